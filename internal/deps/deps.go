@@ -1,0 +1,28 @@
+package deps
+
+import (
+	_ "github.com/apache/arrow/go/v17/arrow/ipc"
+	_ "github.com/apache/arrow/go/v17/parquet/pqarrow"
+	_ "github.com/ardanlabs/jinja"
+	_ "github.com/dlclark/regexp2"
+	_ "github.com/goccy/go-yaml"
+	_ "github.com/google/jsonschema-go/jsonschema"
+	_ "github.com/nats-io/nats-server/v2/server"
+	_ "github.com/nats-io/nats.go/jetstream"
+	_ "github.com/nats-io/nats.go/micro"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/spf13/cobra"
+	_ "github.com/schollz/progressbar/v3"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/image/draw"
+	_ "golang.org/x/sys/cpu"
+	_ "golang.org/x/sync/errgroup"
+	_ "gonum.org/v1/gonum/blas/blas32"
+	_ "google.golang.org/protobuf/proto"
+	_ "gorgonia.org/gorgonia"
+	_ "gorgonia.org/tensor"
+	_ "pgregory.net/rapid"
+	_ "github.com/google/go-cmp/cmp"
+)
