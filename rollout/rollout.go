@@ -118,6 +118,16 @@ type Call struct {
 	CacheHit    bool            `json:"cache_hit"`
 }
 
+// An Observation is what a tool returned. Error is the tool's own, and is
+// shown to the policy; a failure of transport is a Go error instead.
+type Observation struct {
+	Text     string
+	PNG      []byte // an image for turn 2; nil for none
+	Error    string
+	Invalid  bool // unknown tool or arguments outside its schema; Text says which
+	CacheHit bool
+}
+
 // Verdict is the three-valued outcome of a validity check. Unknown is not a pass.
 type Verdict string
 

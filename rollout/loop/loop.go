@@ -37,21 +37,11 @@ type Sampler interface {
 	Sample(ctx context.Context, req SampleRequest) (SampleResult, error)
 }
 
-// An Observation is what a tool returned. Error is the tool's own, and is
-// shown to the policy; a failure of transport is a Go error instead.
-type Observation struct {
-	Text     string
-	PNG      []byte // an image for turn 2; nil for none
-	Error    string
-	Invalid  bool // unknown tool or arguments outside its schema; Text says which
-	CacheHit bool
-}
-
 // Tools executes auxiliary calls against a study's images and computes the
 // measurement bundle. Images are encoded files in the prompt's order. Neither
 // method ever sees the question's options or the answer.
 type Tools interface {
-	Call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (Observation, error)
+	Call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (rollout.Observation, error)
 	Measure(ctx context.Context, images [][]byte, meta []dataset.Image) (rollout.Bundle, error)
 	// Schemas returns the terse JSON tool schemas for the system prompt, in a
 	// fixed order: [{"name": …, "description": …, "parameters": {…}}, …].
