@@ -1,0 +1,36 @@
+.PHONY: help build run test check fmt vet lint race integration bench parity dashboards
+GO ?= go
+BIN := bin/xragent
+
+help:        ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+build:       ## Build bin/xragent: one static binary, no cgo
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/xragent
+
+run: build   ## The main job: phantoms, Rad-CoT, SFT, GRPO, export, evaluation (about ten minutes on 2 cores)
+	$(BIN) run configs/quickstart.yaml
+
+test:        ## All Go tests with the race detector
+	$(GO) vet ./...
+	$(GO) test -race -timeout 20m ./...
+
+check: fmt vet test ## Everything that changes nothing and must hold before a commit
+
+fmt:         ## Fail if a file is not formatted
+	@test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+
+vet:         ## go vet
+	$(GO) vet ./...
+
+lint:        ## golangci-lint, where it is installed
+	golangci-lint run
+
+integration: ## What needs Debian's packages: a live run scraped by Prometheus, every dashboard expression asked
+	scripts/integration.sh
+
+bench:       ## Benchmarks, as ratios within one run
+	$(GO) test -run '^$$' -bench . -benchtime 1s ./internal/simd ./policy/embedded ./reward ./rollout/queue
+
+dashboards:  ## Regenerate the Grafana dashboard and alert rules from the metric registry
+	$(GO) test ./web -run TestGeneratedFiles -update

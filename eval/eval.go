@@ -1,0 +1,251 @@
+// Package eval measures a policy on held-out questions.
+//
+// The denominator is fixed: every question counts, and one without a usable
+// answer after its retries is wrong. Scores stand beside the strongest constant
+// answer per template, so that a skewed key is not mistaken for skill. It
+// computes no reward and trains nothing.
+package eval
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"xragent/dataset"
+	"xragent/reward"
+	"xragent/rollout"
+)
+
+// Config says how to evaluate.
+type Config struct {
+	Questions   int     `yaml:"questions"`   // 0: all
+	Temperature float64 `yaml:"temperature"` // 0: greedy
+	MaxTokens   int     `yaml:"max_tokens"`  // a turn
+	Retries     int     `yaml:"retries"`     // fresh seeds for unusable answers; none when greedy
+	Parallel    int     `yaml:"parallel"`    // rollouts at once
+	Seed        uint64  `yaml:"seed"`
+	Controls    bool    `yaml:"controls"` // also images shuffled and tools off
+}
+
+// Default is the configuration of the shipped pipelines.
+var Default = Config{Questions: 400, MaxTokens: 160, Retries: 3, Parallel: 64, Seed: 1, Controls: true}
+
+// Validate names the first unusable field.
+func (c Config) Validate() error {
+	switch {
+	case c.Questions < 0:
+		return fmt.Errorf("questions = %d: want 0 (all) or more", c.Questions)
+	case c.Temperature < 0:
+		return fmt.Errorf("temperature = %v: want 0 (greedy) or more", c.Temperature)
+	case c.MaxTokens < 1:
+		return fmt.Errorf("max_tokens = %d: want at least 1", c.MaxTokens)
+	case c.Retries < 0 || c.Retries > 10:
+		return fmt.Errorf("retries = %d: want 0 to 10", c.Retries)
+	case c.Parallel < 1:
+		return fmt.Errorf("parallel = %d: want at least 1", c.Parallel)
+	}
+	return nil
+}
+
+// A Condition is a way to put the questions: the policy as it is, or a control.
+type Condition string
+
+// The conditions.
+const (
+	Plain    Condition = "plain"
+	Shuffled Condition = "images_shuffled" // every question gets another study's images
+	ToolsOff Condition = "tools_off"
+)
+
+// Rollout makes one trajectory; it is the training loop's own.
+type Rollout func(ctx context.Context, t rollout.Task) (rollout.Trajectory, error)
+
+// A Row is the terminal record of one question.
+type Row struct {
+	Sample     string       `json:"sample"`
+	Kind       dataset.Kind `json:"kind"`
+	Capability string       `json:"capability"`
+	Template   string       `json:"template"`
+	Need       string       `json:"need,omitempty"`
+	Key        string       `json:"-"` // reference answer as text, for the majority baseline
+	Answer     string       `json:"answer"`
+	Strict     bool         `json:"strict"`  // right by the strict extractor
+	Lenient    bool         `json:"lenient"` // right by the lenient one
+	Invalid    bool         `json:"invalid"` // no usable answer after all retries
+	Error      string       `json:"error,omitempty"`
+	Calls      int          `json:"calls"`
+	Reward     float64      `json:"reward"`
+	Shown      bool         `json:"shown"` // at least one measurement was shown
+	Attempts   int          `json:"attempts"`
+}
+
+// A Result is one condition's rows, in the order of the samples.
+type Result struct {
+	Name      string    `json:"name"` // of the policy: untrained, sft, grpo, …
+	Condition Condition `json:"condition"`
+	Rows      []Row     `json:"rows"`
+}
+
+// Run puts every sample under one condition. progress may be nil.
+func Run(ctx context.Context, cfg Config, name string, cond Condition, samples []dataset.Sample, version rollout.PolicyVersion, roll Rollout, score reward.Config, progress func(done, total int)) (Result, error) {
+	samples = Select(samples, cfg.Questions)
+	asked := samples
+	if cond == Shuffled {
+		asked = shuffleImages(samples, cfg.Seed)
+	}
+	result := Result{Name: name, Condition: cond, Rows: make([]Row, len(samples))}
+	e := evaluator{cfg, cond, version, roll, score}
+	err := parallel(ctx, cfg.Parallel, len(samples), progress, func(ctx context.Context, i int) error {
+		row, err := e.ask(ctx, asked[i])
+		result.Rows[i] = row
+		return err
+	})
+	return result, err
+}
+
+// Select returns the first n samples by the hash of their ids, so that a
+// smaller evaluation is a fixed part of a larger one whatever the file order.
+func Select(samples []dataset.Sample, n int) []dataset.Sample {
+	out := slices.Clone(samples)
+	slices.SortFunc(out, func(a, b dataset.Sample) int {
+		return cmp.Or(cmp.Compare(hash(a.ID), hash(b.ID)), cmp.Compare(a.ID, b.ID))
+	})
+	if n > 0 && n < len(out) {
+		out = out[:n]
+	}
+	return out
+}
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
+
+// shuffleImages gives every sample the images of another one with as many
+// images where there is one, by a seeded cyclic shift of a permutation.
+func shuffleImages(samples []dataset.Sample, seed uint64) []dataset.Sample {
+	out := slices.Clone(samples)
+	order := rand.New(rand.NewPCG(seed, 0x5bd1e995)).Perm(len(out))
+	for i, from := range order {
+		out[from].Prompt.Images = samples[order[(i+1)%len(order)]].Prompt.Images
+	}
+	return out
+}
+
+type evaluator struct {
+	cfg     Config
+	cond    Condition
+	version rollout.PolicyVersion
+	roll    Rollout
+	score   reward.Config
+}
+
+// ask returns the terminal record of s. A rollout that fails is retried like an
+// unusable answer and then counts as wrong; only a cancelled context is an error.
+func (e evaluator) ask(ctx context.Context, s dataset.Sample) (Row, error) {
+	row := Row{Sample: s.ID, Kind: s.Prompt.Kind, Capability: s.Capability, Template: s.Template,
+		Need: s.Need, Key: AnswerText(s), Invalid: true}
+	retries := e.cfg.Retries
+	if e.cfg.Temperature == 0 {
+		retries = 0
+	}
+	for attempt := 0; attempt <= retries && row.Invalid; attempt++ {
+		row.Attempts = attempt + 1
+		if err := e.attempt(ctx, s, attempt, &row); err != nil {
+			return row, err
+		}
+	}
+	return row, nil
+}
+
+func (e evaluator) attempt(ctx context.Context, s dataset.Sample, attempt int, row *Row) error {
+	t, err := e.roll(ctx, e.task(s, attempt))
+	if err == nil && t.Stop.Infrastructure() {
+		err = fmt.Errorf("rollout stopped by %s", t.Stop)
+	}
+	if err != nil {
+		row.Error = err.Error()
+		return context.Cause(ctx)
+	}
+	sc, err := e.score.Score(t, s)
+	if err != nil {
+		return fmt.Errorf("eval: sample %s: %w", s.ID, err)
+	}
+	row.Error, row.Calls, row.Reward, row.Shown = "", sc.Calls, sc.Total, len(t.Bundle.Shown) > 0
+	row.Answer, row.Strict, row.Invalid = sc.Answer, sc.Accuracy == 1, sc.Answer == ""
+	row.Lenient = row.Strict || reward.LenientlyRight(t, s)
+	return nil
+}
+
+func (e evaluator) task(s dataset.Sample, attempt int) rollout.Task {
+	return rollout.Task{
+		ID:     rollout.TaskID{Run: "eval", Group: int(hash(s.ID) >> 33), Attempt: attempt},
+		Sample: s.ID, Prompt: s.Prompt, Version: e.version,
+		Seed:     hash(fmt.Sprintf("%d/%s/%d", e.cfg.Seed, s.ID, attempt)),
+		Sampling: rollout.Sampling{Temperature: e.cfg.Temperature, TopP: 1, MaxTokens: e.cfg.MaxTokens},
+		Tools:    e.cond != ToolsOff,
+		Gate:     rollout.GateOn,
+	}
+}
+
+// AnswerText is the reference answer as text: the option's wording for multiple
+// choice, where letters carry no meaning of their own.
+func AnswerText(s dataset.Sample) string {
+	switch s.Prompt.Kind {
+	case dataset.MultipleChoice:
+		if i := slices.Index(s.Prompt.Letters(), s.Answer); i >= 0 {
+			return s.Prompt.Options[i]
+		}
+	case dataset.Report:
+		return fmt.Sprint(s.Positive)
+	}
+	return s.Answer
+}
+
+// parallel calls do(0..n-1) from at most limit goroutines and stops at the first error.
+func parallel(ctx context.Context, limit, n int, progress func(done, total int), do func(context.Context, int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		done int
+		next = make(chan int)
+	)
+	for range min(limit, n) {
+		wg.Go(func() {
+			for i := range next {
+				if err := do(ctx, i); err != nil {
+					cancel(err)
+					return
+				}
+				mu.Lock()
+				done++
+				if progress != nil {
+					progress(done, n)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+feed:
+	for i := range n {
+		select {
+		case next <- i:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(next)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,111 @@
+package eval
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"xragent/dataset"
+)
+
+func TestWilson(t *testing.T) {
+	for _, tc := range []struct {
+		right, n  int
+		low, high float64 // from the closed form, by hand
+	}{
+		{0, 0, 0, 1},
+		{0, 10, 0, 0.27753},
+		{5, 10, 0.23659, 0.76341},
+		{10, 10, 0.72247, 1},
+		{613, 2500, 0.22873, 0.26243},
+	} {
+		got := Wilson(tc.right, tc.n)
+		if math.Abs(got.Low-tc.low) > 2e-5 || math.Abs(got.High-tc.high) > 2e-5 {
+			t.Errorf("Wilson(%d, %d) = [%.5f, %.5f], want [%.5f, %.5f]", tc.right, tc.n, got.Low, got.High, tc.low, tc.high)
+		}
+	}
+}
+
+func TestWilsonContainsItsValue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 5000).Draw(t, "n")
+		got := Wilson(rapid.IntRange(0, n).Draw(t, "right"), n)
+		if got.Low > got.Value+1e-12 || got.High < got.Value-1e-12 || got.Low < 0 || got.High > 1 {
+			t.Fatalf("interval %+v does not contain its value within [0, 1]", got)
+		}
+	})
+}
+
+// The gate of the paper fixes 9 questions and breaks 3: not significant.
+func TestMcNemar(t *testing.T) {
+	before, after := make([]bool, 20), make([]bool, 20)
+	for i := range 12 {
+		before[i], after[i] = i >= 9, i < 9
+	}
+	got := McNemar(before, after)
+	if got.Fixed != 9 || got.Broken != 3 || math.Abs(got.P-0.14599609375) > 1e-12 || got.Gain != 6.0/20 {
+		t.Errorf("McNemar = %+v, want 9 fixed, 3 broken, p = 0.146, gain 0.3", got)
+	}
+	if same := McNemar(before, before); same.P != 1 || same.Gain != 0 {
+		t.Errorf("McNemar of equal lists = %+v, want p = 1", same)
+	}
+}
+
+func TestMajorityIsPerTemplate(t *testing.T) {
+	rows := []Row{
+		{Template: "size", Key: "large"}, {Template: "size", Key: "large"}, {Template: "size", Key: "small"},
+		{Template: "view", Key: "pa"}, {Template: "view", Key: "ap"},
+	}
+	hits := 0
+	for _, h := range majorityHits(rows) {
+		hits += one(h)
+	}
+	if hits != 3 { // large, large, and the tie of view to "ap"
+		t.Errorf("majority gets %d of 5, want 3", hits)
+	}
+}
+
+func TestSummariseCountsEveryQuestion(t *testing.T) {
+	r := Result{Rows: []Row{
+		{Kind: dataset.Binary, Template: "a", Key: "yes", Strict: true},
+		{Kind: dataset.Binary, Template: "a", Key: "no", Invalid: true, Error: "lost"},
+		{Kind: dataset.MultipleChoice, Template: "b", Key: "x", Strict: true},
+	}}
+	s := r.Summarise()
+	if all := s.All(); all.Strict.N != 3 || all.Strict.Right != 2 || all.Invalid != 1 || s.Errors != 1 {
+		t.Errorf("summary = %+v, want 2 of 3 right with 1 invalid and 1 error", s)
+	}
+	if s.Macro != 0.75 {
+		t.Errorf("macro = %v, want the mean of 1/2 and 1", s.Macro)
+	}
+}
+
+func TestCompareRefusesOtherQuestions(t *testing.T) {
+	a := Result{Name: "sft", Rows: []Row{{Sample: "1"}}}
+	b := Result{Name: "grpo", Rows: []Row{{Sample: "2"}}}
+	if _, err := Compare(a, b); err == nil {
+		t.Error("Compare accepted results of different questions")
+	}
+}
+
+func TestShuffledImagesAreAnothers(t *testing.T) {
+	var samples []dataset.Sample
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		samples = append(samples, dataset.Sample{ID: id, Prompt: dataset.Prompt{Images: []dataset.Image{{SHA256: id}}}})
+	}
+	for _, s := range shuffleImages(samples, 7) {
+		if s.Prompt.Images[0].SHA256 == s.ID {
+			t.Errorf("sample %s kept its own image", s.ID)
+		}
+	}
+}
+
+func TestSelectIsAFixedPart(t *testing.T) {
+	samples := []dataset.Sample{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}}
+	reversed := []dataset.Sample{{ID: "d"}, {ID: "c"}, {ID: "b"}, {ID: "a"}}
+	two, three := Select(samples, 2), Select(reversed, 3)
+	if two[0].ID != three[0].ID || two[1].ID != three[1].ID {
+		t.Errorf("Select(2) = %v is not the start of Select(3) = %v", two, three)
+	}
+}
