@@ -1,0 +1,24 @@
+package simd
+
+var useAVX2 = false
+
+func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c []float32, ldc int) {
+	panic("simd: no AVX2 kernels on this platform")
+}
+
+func gemmPanels(m, n, k int, a operand, panels []float32, c []float32, ldc int) { panic("simd") }
+
+func packPanels(transB bool, k, n int, b []float32, ldb int) []float32 { panic("simd") }
+
+func dotAVX2(x, y []float32) float32                        { panic("simd") }
+func axpyAVX2(alpha float32, x, y []float32)                { panic("simd") }
+func scaleAVX2(alpha float32, x []float32)                  { panic("simd") }
+func addAVX2(dst, x, y []float32)                           { panic("simd") }
+func mulAVX2(dst, x, y []float32)                           { panic("simd") }
+func sumAVX2(x []float32) float32                           { panic("simd") }
+func maxAVX2(x []float32) float32                           { panic("simd") }
+func expSubAVX2(dst, x []float32, m float32) float32        { panic("simd") }
+func siluAVX2(dst, gate, up []float32)                      { panic("simd") }
+func siluBackwardAVX2(dGate, dUp, gate, up, dOut []float32) { panic("simd") }
+func geluAVX2(dst, x []float32)                             { panic("simd") }
+func geluBackwardAVX2(dx, x, dy []float32)                  { panic("simd") }

@@ -1,0 +1,137 @@
+package simd
+
+import "math"
+
+// Dot returns Σ x[i]·y[i]. Its order of summation depends on the length alone.
+func Dot(x, y []float32) float32 {
+	y = y[:len(x)]
+	if useAVX2 {
+		return dotAVX2(x, y)
+	}
+	return level1.Sdot(len(x), x, 1, y, 1)
+}
+
+// Axpy adds alpha·x to y.
+func Axpy(alpha float32, x, y []float32) {
+	y = y[:len(x)]
+	if useAVX2 {
+		axpyAVX2(alpha, x, y)
+		return
+	}
+	level1.Saxpy(len(x), alpha, x, 1, y, 1)
+}
+
+// Scale multiplies x by alpha in place.
+func Scale(alpha float32, x []float32) {
+	if useAVX2 {
+		scaleAVX2(alpha, x)
+		return
+	}
+	for i := range x {
+		x[i] *= alpha
+	}
+}
+
+// Add writes x + y to dst, which may be either.
+func Add(dst, x, y []float32) {
+	dst, y = dst[:len(x)], y[:len(x)]
+	if useAVX2 {
+		addAVX2(dst, x, y)
+		return
+	}
+	for i, v := range x {
+		dst[i] = v + y[i]
+	}
+}
+
+// Mul writes the elementwise product of x and y to dst, which may be either.
+func Mul(dst, x, y []float32) {
+	dst, y = dst[:len(x)], y[:len(x)]
+	if useAVX2 {
+		mulAVX2(dst, x, y)
+		return
+	}
+	for i, v := range x {
+		dst[i] = v * y[i]
+	}
+}
+
+// Sum returns Σ x[i]. Its order of summation depends on the length alone.
+func Sum(x []float32) float32 {
+	if useAVX2 {
+		return sumAVX2(x)
+	}
+	var sum float32
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+// Max returns the largest element of x, which must not contain NaN, and
+// −Inf where x is empty.
+func Max(x []float32) float32 {
+	if useAVX2 {
+		return maxAVX2(x)
+	}
+	largest := float32(math.Inf(-1))
+	for _, v := range x {
+		largest = max(largest, v)
+	}
+	return largest
+}
+
+// ExpSub writes exp(x[i]−m) to dst, which may be x, and returns the sum of
+// what it wrote. The relative error of an element is below 1e-6; results
+// below 1.2e-38 may be written as 0.
+func ExpSub(dst, x []float32, m float32) (sum float32) {
+	dst = dst[:len(x)]
+	if useAVX2 {
+		return expSubAVX2(dst, x, m)
+	}
+	return expSubPortable(dst, x, m)
+}
+
+// SiLU writes gate·σ(gate)·up to dst, which may be either: the gated unit of
+// SwiGLU (Shazeer 2020).
+func SiLU(dst, gate, up []float32) {
+	dst, up = dst[:len(gate)], up[:len(gate)]
+	if useAVX2 {
+		siluAVX2(dst, gate, up)
+		return
+	}
+	siluPortable(dst, gate, up)
+}
+
+// SiLUBackward writes the gradients of [SiLU] for the output gradient dOut.
+// dGate and dUp may be gate, up or dOut, but not each other.
+func SiLUBackward(dGate, dUp, gate, up, dOut []float32) {
+	n := len(gate)
+	dGate, dUp, up, dOut = dGate[:n], dUp[:n], up[:n], dOut[:n]
+	if useAVX2 {
+		siluBackwardAVX2(dGate, dUp, gate, up, dOut)
+		return
+	}
+	siluBackwardPortable(dGate, dUp, gate, up, dOut)
+}
+
+// GELUTanh writes the tanh form of GELU of x to dst, which may be x.
+func GELUTanh(dst, x []float32) {
+	dst = dst[:len(x)]
+	if useAVX2 {
+		geluAVX2(dst, x)
+		return
+	}
+	geluPortable(dst, x)
+}
+
+// GELUTanhBackward writes the gradient of [GELUTanh] at x for the output
+// gradient dy to dx, which may be x or dy.
+func GELUTanhBackward(dx, x, dy []float32) {
+	dx, dy = dx[:len(x)], dy[:len(x)]
+	if useAVX2 {
+		geluBackwardAVX2(dx, x, dy)
+		return
+	}
+	geluBackwardPortable(dx, x, dy)
+}
