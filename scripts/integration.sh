@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Checks against programs that Debian packages: a live run is scraped by
+# Prometheus and every dashboard expression is asked. Nothing is installed
+# system-wide: the package is unpacked under bin/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if ! command -v prometheus >/dev/null && [ ! -x bin/prometheus/usr/bin/prometheus ]; then
+  mkdir -p bin/prometheus
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  chmod 755 "$work"
+  (cd "$work" && { apt-get download -q prometheus 2>/dev/null || { apt-get update -q && apt-get download -q prometheus; }; })
+  dpkg -x "$work"/prometheus_*.deb bin/prometheus
+fi
+PATH="$PATH:$PWD/bin/prometheus/usr/bin"
+prometheus --version 2>&1 | head -1
+make build
+XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 15m -tags integration -run Integration -v ./web
