@@ -135,3 +135,23 @@ func GELUTanhBackward(dx, x, dy []float32) {
 	}
 	geluBackwardPortable(dx, x, dy)
 }
+
+// GELU writes the exact GELU x·Φ(x) of x to dst, which may be x. It is not
+// vectorised: only the small mergers use it.
+func GELU(dst, x []float32) {
+	for i, v := range x {
+		dst[i] = float32(float64(v) * normalCDF(float64(v)))
+	}
+}
+
+// GELUBackward writes the gradient of [GELU] at x for the output gradient dy
+// to dx, which may be x or dy.
+func GELUBackward(dx, x, dy []float32) {
+	for i, v := range x {
+		z := float64(v)
+		density := math.Exp(-z*z/2) / math.Sqrt(2*math.Pi)
+		dx[i] = float32(float64(dy[i]) * (normalCDF(z) + z*density))
+	}
+}
+
+func normalCDF(z float64) float64 { return 0.5 * math.Erfc(-z / math.Sqrt2) }

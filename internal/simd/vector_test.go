@@ -89,6 +89,7 @@ func TestExpSubElementsStandAlone(t *testing.T) {
 
 func TestActivations(t *testing.T) {
 	silu := func(x float64) float64 { return x * sigma(x) }
+	exact := func(x float64) float64 { return 0.5 * x * (1 + math.Erf(x/math.Sqrt2)) }
 	eachKernelSet(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(3, 4))
 		for n := range 41 {
@@ -101,6 +102,9 @@ func TestActivations(t *testing.T) {
 			SiLUBackward(dGate, dUp, x, up, dy)
 			GELUTanh(act, x)
 			GELUTanhBackward(dx, x, dy)
+			erf, dErf := make([]float32, n), make([]float32, n)
+			GELU(erf, x)
+			GELUBackward(dErf, x, dy)
 			for i := range n {
 				v, u, d := float64(x[i]), float64(up[i]), float64(dy[i])
 				for _, c := range []struct {
@@ -113,6 +117,8 @@ func TestActivations(t *testing.T) {
 					{"SiLUBackward dUp", dUp[i], d * silu(v), 1e-7},
 					{"GELUTanh", act[i], gelu(v), 1e-6},
 					{"GELUTanhBackward", dx[i], d * slope(gelu, v), 2e-6},
+					{"GELU", erf[i], exact(v), 1e-7},
+					{"GELUBackward", dErf[i], d * slope(exact, v), 1e-6},
 				} {
 					if !close64(c.got, c.want, 3e-6, c.absolute) {
 						t.Errorf("%s n=%d at %v: %v, want %v", c.name, n, v, c.got, c.want)
