@@ -75,7 +75,19 @@ type VisionConfig struct {
 	NumPositionEmbeddings  int     `json:"num_position_embeddings"`
 	DeepstackVisualIndexes []int   `json:"deepstack_visual_indexes"`
 	InitializerRange       float64 `json:"initializer_range"`
+
+	// RopeParameters is written by transformers 5 alone; the tower has one form.
+	RopeParameters *VisionRope `json:"rope_parameters,omitempty"`
 }
+
+// A VisionRope describes the tower's rotary embedding.
+type VisionRope struct {
+	RopeType string  `json:"rope_type"`
+	Theta    float64 `json:"rope_theta"`
+}
+
+// visionTheta is the base of the tower's rotary embedding.
+const visionTheta = 10000
 
 // withoutEffect are the keys that transformers writes into a config.json and
 // that do not change what the model computes.
@@ -254,6 +266,8 @@ func (v VisionConfig) validate() error {
 		return err
 	}
 	switch side := v.gridSide(); {
+	case v.RopeParameters != nil && *v.RopeParameters != (VisionRope{"axial", visionTheta}):
+		return fmt.Errorf("vision_config.rope_parameters is %+v, only axial with theta %d is supported", *v.RopeParameters, visionTheta)
 	case v.HiddenAct != "gelu_pytorch_tanh":
 		return fmt.Errorf("vision_config.hidden_act is %q, only \"gelu_pytorch_tanh\" is supported", v.HiddenAct)
 	case v.HiddenSize%(4*v.NumHeads) != 0:

@@ -102,7 +102,7 @@ func (t TextConfig) ropeAxes() []int {
 // visionRope fills cos and sin [patches, head_dim/2] of an image: the first
 // half of the frequencies turns with the row, the second with the column.
 func (v VisionConfig) visionRope(grid [3]int, cos, sin []float32) {
-	frequencies := inverseFrequencies(10000, v.HiddenSize/v.NumHeads/2)
+	frequencies := inverseFrequencies(visionTheta, v.HiddenSize/v.NumHeads/2)
 	n := len(frequencies)
 	v.eachPatch(grid, func(patch, row, col int) {
 		at := patch * 2 * n

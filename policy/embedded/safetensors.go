@@ -131,22 +131,13 @@ func encodeSafetensors(ts []Tensor) []byte {
 
 // decodeSafetensors reads every tensor of a file.
 func decodeSafetensors(data []byte) (map[string]Tensor, error) {
-	if len(data) < 8 {
-		return nil, fmt.Errorf("safetensors file of %d bytes is truncated", len(data))
+	header, body, err := decodeHeader(data)
+	if err != nil {
+		return nil, err
 	}
-	size := binary.LittleEndian.Uint64(data)
-	if size > maxHeader || size > uint64(len(data)-8) {
-		return nil, fmt.Errorf("safetensors header of %d bytes does not fit a file of %d", size, len(data))
-	}
-	var header map[string]json.RawMessage
-	if err := json.Unmarshal(data[8:8+size], &header); err != nil {
-		return nil, fmt.Errorf("safetensors header: %w", err)
-	}
-	delete(header, "__metadata__")
-	body := data[8+size:]
 	ts := make(map[string]Tensor, len(header))
-	for name, raw := range header {
-		t, err := decodeTensor(name, raw, body)
+	for name, e := range header {
+		t, err := decodeTensor(name, e, body)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %s: %w", name, err)
 		}
@@ -155,11 +146,32 @@ func decodeSafetensors(data []byte) (map[string]Tensor, error) {
 	return ts, nil
 }
 
-func decodeTensor(name string, raw json.RawMessage, body []byte) (Tensor, error) {
-	var e entry
-	if err := json.Unmarshal(raw, &e); err != nil {
-		return Tensor{}, err
+// decodeHeader returns the entries of a file and the bytes that they refer to.
+func decodeHeader(data []byte) (map[string]entry, []byte, error) {
+	if len(data) < 8 {
+		return nil, nil, fmt.Errorf("safetensors file of %d bytes is truncated", len(data))
 	}
+	size := binary.LittleEndian.Uint64(data)
+	if size > maxHeader || size > uint64(len(data)-8) {
+		return nil, nil, fmt.Errorf("safetensors header of %d bytes does not fit a file of %d", size, len(data))
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data[8:8+size], &raw); err != nil {
+		return nil, nil, fmt.Errorf("safetensors header: %w", err)
+	}
+	delete(raw, "__metadata__")
+	header := make(map[string]entry, len(raw))
+	for name, r := range raw {
+		var e entry
+		if err := json.Unmarshal(r, &e); err != nil {
+			return nil, nil, fmt.Errorf("safetensors header: tensor %s: %w", name, err)
+		}
+		header[name] = e
+	}
+	return header, data[8+size:], nil
+}
+
+func decodeTensor(name string, e entry, body []byte) (Tensor, error) {
 	n, err := countElements(e.Shape)
 	if err != nil {
 		return Tensor{}, err

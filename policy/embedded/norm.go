@@ -1,0 +1,181 @@
+package embedded
+
+import (
+	"math"
+
+	"xragent/internal/simd"
+
+	G "gorgonia.org/gorgonia"
+)
+
+// rmsNorm is x/√(mean(x²)+eps)·w, row by row.
+func (b *builder) rmsNorm(x, w *G.Node, eps float64, rows *int) *G.Node {
+	n, threads := width(x), b.feed.threads
+	rstd := make([]float32, x.Shape()[0])
+	return b.like(x, "rms_norm", G.Nodes{x, w}, func(v [][]float32, out []float32) {
+		simd.For(threads, *rows, func(lo, hi int) {
+			for r := lo; r < hi; r++ {
+				rstd[r] = rmsForward(out[r*n:(r+1)*n], v[0][r*n:(r+1)*n], v[1], eps)
+			}
+		})
+	}, func(out, dy *G.Node) *G.Node {
+		return b.like(x, "rms_norm_dx", G.Nodes{dy, x, w, out}, func(v [][]float32, d []float32) {
+			simd.For(threads, *rows, func(lo, hi int) {
+				for r := lo; r < hi; r++ {
+					rmsBackward(d[r*n:(r+1)*n], v[0][r*n:(r+1)*n], v[1][r*n:(r+1)*n], v[2], rstd[r])
+				}
+			})
+		})
+	}, func(out, dy *G.Node) *G.Node {
+		return b.like(w, "rms_norm_dw", G.Nodes{dy, x, out}, func(v [][]float32, d []float32) {
+			clear(d)
+			product := make([]float32, n)
+			for r := range *rows {
+				simd.Mul(product, v[0][r*n:(r+1)*n], v[1][r*n:(r+1)*n])
+				simd.Axpy(rstd[r], product, d)
+			}
+		})
+	})
+}
+
+// rmsForward normalises one row and returns 1/√(mean(x²)+eps).
+func rmsForward(out, x, w []float32, eps float64) float32 {
+	rstd := float32(1 / math.Sqrt(float64(simd.Dot(x, x))/float64(len(x))+eps))
+	simd.Mul(out, x, w)
+	simd.Scale(rstd, out)
+	return rstd
+}
+
+// rmsBackward: with g = dy·w, dx = rstd·g − x·rstd³·mean(g·x).
+func rmsBackward(dx, dy, x, w []float32, rstd float32) {
+	simd.Mul(dx, dy, w)
+	along := simd.Dot(dx, x) / float32(len(x))
+	simd.Scale(rstd, dx)
+	simd.Axpy(-rstd*rstd*rstd*along, x, dx)
+}
+
+// layerNorm is (x−mean)/√(var+eps)·w + bias, row by row.
+func (b *builder) layerNorm(x, w, bias *G.Node, rows *int) *G.Node {
+	const eps = 1e-6 // fixed in the architecture, not in its configuration
+	n, threads := width(x), b.feed.threads
+	unit := make([]float32, x.Shape().TotalSize()) // the normalised rows
+	rstd := make([]float32, x.Shape()[0])
+	return b.like(x, "layer_norm", G.Nodes{x, w, bias}, func(v [][]float32, out []float32) {
+		simd.For(threads, *rows, func(lo, hi int) {
+			for r := lo; r < hi; r++ {
+				row := unit[r*n : (r+1)*n]
+				rstd[r] = standardise(row, v[0][r*n:(r+1)*n], eps)
+				simd.Mul(out[r*n:(r+1)*n], row, v[1])
+				simd.Add(out[r*n:(r+1)*n], out[r*n:(r+1)*n], v[2])
+			}
+		})
+	}, func(out, dy *G.Node) *G.Node {
+		return b.like(x, "layer_norm_dx", G.Nodes{dy, w, out}, func(v [][]float32, d []float32) {
+			simd.For(threads, *rows, func(lo, hi int) {
+				for r := lo; r < hi; r++ {
+					layerBackward(d[r*n:(r+1)*n], v[0][r*n:(r+1)*n], unit[r*n:(r+1)*n], v[1], rstd[r])
+				}
+			})
+		})
+	}, func(out, dy *G.Node) *G.Node {
+		return b.like(w, "layer_norm_dw", G.Nodes{dy, out}, func(v [][]float32, d []float32) {
+			clear(d)
+			product := make([]float32, n)
+			for r := range *rows {
+				simd.Mul(product, v[0][r*n:(r+1)*n], unit[r*n:(r+1)*n])
+				simd.Add(d, d, product)
+			}
+		})
+	}, func(_, dy *G.Node) *G.Node { return b.columnSums(dy, bias, rows) })
+}
+
+// standardise writes (x−mean)/√(var+eps) to out and returns the factor.
+func standardise(out, x []float32, eps float64) float32 {
+	mean := simd.Sum(x) / float32(len(x))
+	for i, v := range x {
+		out[i] = v - mean
+	}
+	rstd := float32(1 / math.Sqrt(float64(simd.Dot(out, out))/float64(len(x))+eps))
+	simd.Scale(rstd, out)
+	return rstd
+}
+
+// layerBackward: with g = dy·w, dx = rstd·(g − mean(g) − unit·mean(g·unit)).
+func layerBackward(dx, dy, unit, w []float32, rstd float32) {
+	simd.Mul(dx, dy, w)
+	mean := simd.Sum(dx) / float32(len(dx))
+	along := simd.Dot(dx, unit) / float32(len(dx))
+	for i := range dx {
+		dx[i] -= mean
+	}
+	simd.Axpy(-along, unit, dx)
+	simd.Scale(rstd, dx)
+}
+
+// heads says how a packed [q | k | v] row divides.
+type heads struct {
+	q, kv, dim int
+	causal     bool
+}
+
+func (h heads) width() int { return (h.q + 2*h.kv) * h.dim }
+func (h heads) out() int   { return h.q * h.dim }
+
+// keyAt and valueAt return where a key or value head starts in a packed row.
+func (h heads) keyAt(head int) int   { return (h.q + head) * h.dim }
+func (h heads) valueAt(head int) int { return (h.q + h.kv + head) * h.dim }
+
+// headNorm is RMSNorm of each query head with wq and each key head with wk;
+// values pass.
+func (b *builder) headNorm(x, wq, wk *G.Node, h heads, eps float64, rows *int) *G.Node {
+	n, d, threads := h.width(), h.dim, b.feed.threads
+	rotated := h.q + h.kv
+	rstd := make([]float32, x.Shape()[0]*rotated)
+	weight := func(head int, wq, wk []float32) []float32 {
+		if head < h.q {
+			return wq
+		}
+		return wk
+	}
+	forward := func(v [][]float32, out []float32) {
+		simd.For(threads, *rows, func(lo, hi int) {
+			for r := lo; r < hi; r++ {
+				src, dst := v[0][r*n:(r+1)*n], out[r*n:(r+1)*n]
+				for i := range rotated {
+					rstd[r*rotated+i] = rmsForward(dst[i*d:(i+1)*d], src[i*d:(i+1)*d], weight(i, v[1], v[2]), eps)
+				}
+				copy(dst[rotated*d:], src[rotated*d:])
+			}
+		})
+	}
+	dx := func(out, dy *G.Node) *G.Node {
+		return b.like(x, "head_norm_dx", G.Nodes{dy, x, wq, wk, out}, func(v [][]float32, dst []float32) {
+			simd.For(threads, *rows, func(lo, hi int) {
+				for r := lo; r < hi; r++ {
+					at := r * n
+					for i := range rotated {
+						lo, hi := at+i*d, at+(i+1)*d
+						rmsBackward(dst[lo:hi], v[0][lo:hi], v[1][lo:hi], weight(i, v[2], v[3]), rstd[r*rotated+i])
+					}
+					copy(dst[at+rotated*d:at+n], v[0][at+rotated*d:at+n])
+				}
+			})
+		})
+	}
+	dw := func(w *G.Node, first, last int) pullback {
+		return func(out, dy *G.Node) *G.Node {
+			return b.like(w, "head_norm_dw", G.Nodes{dy, x, out}, func(v [][]float32, dst []float32) {
+				clear(dst)
+				product := make([]float32, d)
+				for r := range *rows {
+					for i := first; i < last; i++ {
+						lo, hi := r*n+i*d, r*n+(i+1)*d
+						simd.Mul(product, v[0][lo:hi], v[1][lo:hi])
+						simd.Axpy(rstd[r*rotated+i], product, dst)
+					}
+				}
+			})
+		}
+	}
+	return b.like(x, "head_norm", G.Nodes{x, wq, wk}, forward, dx, dw(wq, 0, h.q), dw(wk, h.q, rotated))
+}
