@@ -98,7 +98,8 @@ func (u ImageUse) PadTokens(merge int) int {
 // CallStatus says what became of a tool call.
 type CallStatus string
 
-// The call statuses. Only the first three produce an observation.
+// The call statuses. All but over_limit, which is not executed, produce an
+// observation.
 const (
 	CallOK        CallStatus = "ok"
 	CallError     CallStatus = "error"     // the tool reported an error of its own
