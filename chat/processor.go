@@ -38,7 +38,7 @@ var (
 // Limits on source images, checked before any pixel is decoded.
 const (
 	maxSide   = 1 << 14
-	maxSource = 64 << 20 // pixels
+	maxSource = 32 << 20 // pixels
 	maxAspect = 200      // as in transformers
 )
 
