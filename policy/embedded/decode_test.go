@@ -1,0 +1,145 @@
+package embedded
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// whole returns one span of everything: ids behind an empty cache, with the
+// images' features where they stand.
+func whole(t testing.TB, d *decoder, ids []int32, pictures []picture) span {
+	t.Helper()
+	var grids [][3]int
+	var visual []visualRow
+	var rows []visualRow
+	for _, p := range pictures {
+		grids = append(grids, p.grid)
+		f := d.tower.features(p.patches, p.grid)
+		for i := range len(f.merged) / d.cfg.Text.HiddenSize {
+			rows = append(rows, visualRow{f, i})
+		}
+	}
+	for _, id := range ids {
+		var v visualRow
+		if id == d.cfg.ImageTokenID {
+			v, rows = rows[0], rows[1:]
+		}
+		visual = append(visual, v)
+	}
+	pos, _, err := d.cfg.Positions(ids, grids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return span{newKVCache(d.cfg.Text, len(ids)), ids, pos, visual, len(ids)}
+}
+
+func (g *golden) pictures(cfg Config) []picture {
+	var ps []picture
+	pixels := g.pixels
+	for _, grid := range g.Grids {
+		n := grid[0] * grid[1] * grid[2] * cfg.Vision.PatchDim()
+		ps, pixels = append(ps, picture{pixels[:n], grid}), pixels[n:]
+	}
+	return ps
+}
+
+func TestDecoderGoldenLogits(t *testing.T) {
+	goldens(t, func(t *testing.T, w *Weights, g golden) {
+		d := newDecoder(w)
+		got := d.forward(&workspace{}, []span{whole(t, d, g.ids, g.pictures(w.cfg))})
+		if diff := worstDifference(got, g.logits); !(diff <= 1e-4) {
+			t.Errorf("worst logit differs by %v", diff)
+		}
+	})
+}
+
+func goldenGreedy(t *testing.T, label, name string) []int32 {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "golden", label, "cases.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Name   string
+		Greedy []int32
+	}
+	if err := json.Unmarshal(data, &cases); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(cases, func(c struct {
+		Name   string
+		Greedy []int32
+	}) bool {
+		return c.Name == name
+	})
+	return cases[i].Greedy
+}
+
+func TestDecoderGoldenGreedy(t *testing.T) {
+	goldens(t, func(t *testing.T, w *Weights, g golden) {
+		want := goldenGreedy(t, strings.Split(t.Name(), "/")[1], g.Name)
+		d, ws := newDecoder(w), &workspace{}
+		s := whole(t, d, g.ids, g.pictures(w.cfg))
+		s.cache, s.wanted = newKVCache(w.cfg.Text, len(g.ids)+len(want)), 1
+		_, next, err := w.cfg.Positions(g.ids, g.Grids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int32
+		for range want {
+			id := argmax(d.forward(ws, []span{s}))
+			got = append(got, id)
+			s.ids, s.pos, s.visual = []int32{id}, [][3]int32{{next, next, next}}, nil
+			next++
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("greedy ids %v, want %v", got, want)
+		}
+	})
+}
+
+// Rows pushed one at a time, in pieces, and beside others have the bits of one
+// whole prefill.
+func TestDecoderRule(t *testing.T) {
+	goldens(t, func(t *testing.T, w *Weights, g golden) {
+		d := newDecoder(w)
+		s := whole(t, d, g.ids, g.pictures(w.cfg))
+		want := slices.Clone(d.forward(&workspace{}, []span{s}))
+		v := w.cfg.Text.VocabSize
+		for _, step := range []int{1, 2, 7} {
+			ws, a, b := &workspace{}, newKVCache(w.cfg.Text, len(g.ids)+40), newKVCache(w.cfg.Text, len(g.ids))
+			for lo := 0; lo < len(g.ids); lo += step {
+				hi := min(lo+step, len(g.ids))
+				piece := span{a, g.ids[lo:hi], s.pos[lo:hi], s.visual[lo:hi], hi - lo}
+				other := piece
+				other.cache = b
+				got := d.forward(ws, []span{piece, other})
+				if !slices.Equal(got[:(hi-lo)*v], want[lo*v:hi*v]) || !slices.Equal(got[(hi-lo)*v:], want[lo*v:hi*v]) {
+					t.Fatalf("rows %d to %d, pushed %d at a time, have other bits", lo, hi, step)
+				}
+			}
+		}
+	})
+}
+
+func TestKVCacheCopy(t *testing.T) {
+	w, cases := readGolden(t, "tied")
+	d, g := newDecoder(w), cases[0]
+	s := whole(t, d, g.ids, nil)
+	want := slices.Clone(d.forward(&workspace{}, []span{s}))
+	const reused = 9
+	c := newKVCache(w.cfg.Text, 100)
+	c.copyFrom(s.cache, reused)
+	got := d.forward(&workspace{}, []span{{c, g.ids[reused:], s.pos[reused:], nil, len(g.ids) - reused}})
+	if !slices.Equal(got, want[reused*w.cfg.Text.VocabSize:]) {
+		t.Error("a copied cache gives other bits")
+	}
+	if math.IsNaN(float64(got[0])) {
+		t.Error("NaN")
+	}
+}

@@ -1,0 +1,188 @@
+package embedded
+
+import (
+	"fmt"
+	"math"
+
+	"xragent/internal/simd"
+)
+
+// features is what the vision tower makes of one image.
+type features struct {
+	merged []float32   // [pads, hidden]: stands at the image's pad ids
+	deep   [][]float32 // [pads, hidden] each: added behind the first text layers
+}
+
+func (f *features) bytes() int { return 4 * len(f.merged) * (1 + len(f.deep)) }
+
+// A tower is the vision part of a decoder. It never changes.
+type tower struct {
+	cfg       VisionConfig
+	patch     dense
+	positions []float32 // [learned positions, hidden]
+	blocks    []towerBlock
+	merger    merger
+	deep      []merger
+}
+
+type towerBlock struct {
+	norm1, norm2        scaling
+	qkv, proj, fc1, fc2 dense
+}
+
+// A merger joins merge×merge patches to one token. The main one normalises
+// patches, DeepStack's normalise the joined rows.
+type merger struct {
+	norm     scaling
+	fc1, fc2 dense
+}
+
+// dense is a linear layer with bias.
+type dense struct {
+	weight *simd.Packed
+	bias   []float32
+}
+
+// scaling is the learned part of a layer norm.
+type scaling struct{ weight, bias []float32 }
+
+// newTower keeps views of w, which must not change.
+func newTower(w *Weights) *tower {
+	layer := func(name string) dense {
+		weight, bias := w.Get(visualPrefix+name+".weight"), w.Get(visualPrefix+name+".bias")
+		in := len(weight) / len(bias)
+		return dense{simd.Pack(true, in, len(bias), weight, in), bias}
+	}
+	norm := func(name string) scaling {
+		return scaling{w.Get(visualPrefix + name + ".weight"), w.Get(visualPrefix + name + ".bias")}
+	}
+	join := func(p string) merger {
+		return merger{norm(p + "norm"), layer(p + "linear_fc1"), layer(p + "linear_fc2")}
+	}
+	t := &tower{
+		cfg:       w.cfg.Vision,
+		patch:     layer("patch_embed.proj"),
+		positions: w.Get(visualPrefix + "pos_embed.weight"),
+		merger:    join("merger."),
+	}
+	for i := range t.cfg.Depth {
+		p := fmt.Sprintf("blocks.%d.", i)
+		t.blocks = append(t.blocks, towerBlock{
+			norm(p + "norm1"), norm(p + "norm2"),
+			layer(p + "attn.qkv"), layer(p + "attn.proj"), layer(p + "mlp.linear_fc1"), layer(p + "mlp.linear_fc2"),
+		})
+	}
+	for i := range t.cfg.DeepstackVisualIndexes {
+		t.deep = append(t.deep, join(fmt.Sprintf("deepstack_merger_list.%d.", i)))
+	}
+	return t
+}
+
+// features runs the tower over patches [t·h·w, PatchDim] of one image.
+func (t *tower) features(patches []float32, grid [3]int) *features {
+	n, h := grid[0]*grid[1]*grid[2], t.cfg.HiddenSize
+	x := t.patch.apply(patches, n)
+	for i, b := range t.cfg.positionBlends(grid) {
+		for j, at := range b.index {
+			simd.Axpy(b.weight[j], t.positions[int(at)*h:(int(at)+1)*h], x[i*h:(i+1)*h])
+		}
+	}
+	half := h / t.cfg.NumHeads / 2
+	cos, sin := make([]float32, n*half), make([]float32, n*half)
+	t.cfg.visionRope(grid, cos, sin)
+	f := &features{}
+	for i := range t.blocks {
+		t.block(&t.blocks[i], x, n, grid[1]*grid[2], cos, sin)
+		for k, at := range t.cfg.DeepstackVisualIndexes {
+			if at == i {
+				f.deep = append(f.deep, t.deep[k].apply(x, t.joined(), t.joined()))
+			}
+		}
+	}
+	f.merged = t.merger.apply(x, h, t.joined())
+	return f
+}
+
+// joined is the width of the patches of one token side by side.
+func (t *tower) joined() int {
+	return t.cfg.HiddenSize * t.cfg.SpatialMergeSize * t.cfg.SpatialMergeSize
+}
+
+// block runs one layer over n patches in place. Patches see those of their own
+// frame.
+func (t *tower) block(b *towerBlock, x []float32, n, frame int, cos, sin []float32) {
+	qkv := b.qkv.apply(b.norm1.rows(x, t.cfg.HiddenSize), n)
+	mixed := make([]float32, len(x))
+	half := len(cos) / n
+	for lo := 0; lo < n; lo += frame {
+		t.attend(qkv[3*lo*t.cfg.HiddenSize:], mixed[lo*t.cfg.HiddenSize:], frame, cos[lo*half:], sin[lo*half:])
+	}
+	b.proj.addTo(x, mixed, n)
+	inner := b.fc1.apply(b.norm2.rows(x, t.cfg.HiddenSize), n)
+	simd.GELUTanh(inner, inner)
+	b.fc2.addTo(x, inner, n)
+}
+
+// attend mixes n rows of packed [q | k | v] into out.
+func (t *tower) attend(qkv, out []float32, n int, cos, sin []float32) {
+	h := t.cfg.HiddenSize
+	dim := h / t.cfg.NumHeads
+	turned := make([]float32, dim)
+	for r := range n {
+		for at := 3 * r * h; at < 3*r*h+2*h; at += dim {
+			copy(turned, qkv[at:at+dim])
+			rotate(qkv[at:at+dim], turned, cos[r*dim/2:(r+1)*dim/2], sin[r*dim/2:(r+1)*dim/2], 1)
+		}
+	}
+	scores := make([]float32, min(n, queryBlock)*n)
+	for at := 0; at < h; at += dim {
+		for lo := 0; lo < n; lo += queryBlock {
+			m := min(queryBlock, n-lo)
+			simd.Gemm(false, true, m, n, dim, qkv[3*lo*h+at:], 3*h, qkv[h+at:], 3*h, scores, n, false)
+			simd.Scale(attentionScale(dim), scores[:m*n])
+			for i := range m {
+				softmax(scores[i*n : (i+1)*n])
+			}
+			simd.Gemm(false, false, m, dim, n, scores, n, qkv[2*h+at:], 3*h, out[lo*h+at:], h, false)
+		}
+	}
+}
+
+func attentionScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
+
+// apply normalises rows of normed elements and maps rows of joined elements.
+func (m merger) apply(x []float32, normed, joined int) []float32 {
+	n := len(x) / joined
+	inner := m.fc1.apply(m.norm.rows(x, normed), n)
+	simd.GELU(inner, inner)
+	return m.fc2.apply(inner, n)
+}
+
+// apply returns x·Wᵀ + bias for n rows.
+func (l dense) apply(x []float32, n int) []float32 {
+	out := make([]float32, n*l.weight.N)
+	l.addTo(out, x, n)
+	return out
+}
+
+// addTo adds x·Wᵀ + bias to n rows of out.
+func (l dense) addTo(out, x []float32, n int) {
+	for r := range n {
+		row := out[r*l.weight.N : (r+1)*l.weight.N]
+		simd.Add(row, row, l.bias)
+	}
+	simd.GemmPacked(1, n, x, l.weight.K, l.weight, out, l.weight.N, true)
+}
+
+// rows returns the layer norm of x in rows of n elements.
+func (s scaling) rows(x []float32, n int) []float32 {
+	const eps = 1e-6 // fixed in the architecture, not in its configuration
+	out := make([]float32, len(x))
+	for at := 0; at < len(x); at += n {
+		row := out[at : at+n]
+		standardise(row, x[at:at+n], eps)
+		simd.Mul(row, row, s.weight)
+		simd.Add(row, row, s.bias)
+	}
+	return out
+}
