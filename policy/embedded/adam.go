@@ -33,8 +33,8 @@ func (p parameter) Value() G.Value         { return p.value }
 func (p parameter) Grad() (G.Value, error) { return p.grad, nil }
 
 // parameters pairs w's tensors with their gradients in a slab.
-func parameters(w *Weights, gradient []float32) []G.ValueGrad {
-	var all []G.ValueGrad
+func parameters(w *Weights, gradient []float32) []parameter {
+	var all []parameter
 	lo := 0
 	for _, t := range w.tensors {
 		hi := lo + len(t.Data)
@@ -46,7 +46,21 @@ func parameters(w *Weights, gradient []float32) []G.ValueGrad {
 	return all
 }
 
-// Step updates every parameter.
+func newAdamW(n, threads int) adamW {
+	return adamW{threads: threads, moment: [2][]float32{make([]float32, n), make([]float32, n)}}
+}
+
+// take makes one step with the objective's constants.
+func (a *adamW) take(params []parameter, o batch.Objective) error {
+	a.Adam, a.rate = o.Weight, o.LR
+	model := make([]G.ValueGrad, len(params))
+	for i, p := range params {
+		model[i] = p
+	}
+	return a.Step(model)
+}
+
+// Step updates every parameter. It makes adamW a Gorgonia solver.
 func (a *adamW) Step(model []G.ValueGrad) error {
 	a.steps++
 	for _, vg := range model {
@@ -55,6 +69,25 @@ func (a *adamW) Step(model []G.ValueGrad) error {
 			return fmt.Errorf("optimizer given a %T, want a parameter", vg)
 		}
 		simd.For(a.threads, len(p.Data), func(lo, hi int) { a.update(p, lo, hi) })
+	}
+	return nil
+}
+
+// checkObjective refuses constants that would spoil the weights.
+func checkObjective(o batch.Objective) error {
+	for _, c := range []struct {
+		name   string
+		value  float64
+		lo, hi float64 // value must lie in [lo, hi)
+	}{
+		{"lr", o.LR, 0, math.Inf(1)}, {"beta1", o.Weight.Beta1, 0, 1}, {"beta2", o.Weight.Beta2, 0, 1},
+		{"eps", o.Weight.Eps, math.SmallestNonzeroFloat64, 1}, {"decay", o.Weight.Decay, 0, math.Inf(1)},
+		{"clip_low", o.ClipLow, 0, math.Inf(1)}, {"clip_high", o.ClipHigh, 0, math.Inf(1)},
+		{"max_norm", o.MaxNorm, 0, math.Inf(1)},
+	} {
+		if !(c.value >= c.lo && c.value < c.hi) {
+			return fmt.Errorf("objective: %s is %v, must lie in [%.3g, %v)", c.name, c.value, c.lo, c.hi)
+		}
 	}
 	return nil
 }

@@ -193,6 +193,9 @@ func (c Config) validateTop() error {
 	if t := c.Text.TieWordEmbeddings; t != nil && *t != c.TieWordEmbeddings {
 		return fmt.Errorf("tie_word_embeddings is %v but text_config.tie_word_embeddings is %v", c.TieWordEmbeddings, *t)
 	}
+	if c.ImageTokenID == c.VisionStartID || c.ImageTokenID == c.VisionEndID {
+		return fmt.Errorf("image_token_id %d is also vision_start_token_id or vision_end_token_id", c.ImageTokenID)
+	}
 	for _, id := range []int32{c.ImageTokenID, c.VisionStartID, c.VisionEndID} {
 		if id < 0 || int(id) >= c.Text.VocabSize {
 			return fmt.Errorf("special token id %d lies outside the vocabulary of %d", id, c.Text.VocabSize)
@@ -310,10 +313,12 @@ func (v VisionConfig) PatchDim() int {
 }
 
 // Small returns the configuration that this project trains from nothing: about
-// two million parameters for a vocabulary of 2,048. The ids of the vision
-// tokens are left for the caller, who knows the tokenizer.
+// two million parameters for a vocabulary of 2,048. The vision tokens stand at
+// the end of the vocabulary; a caller with a tokenizer sets its ids instead.
 func Small(vocab int) Config {
 	return Config{
+		VisionStartID: int32(vocab - 4), VisionEndID: int32(vocab - 3),
+		ImageTokenID: int32(vocab - 2), VideoTokenID: int32(vocab - 1),
 		Architectures:     []string{"Qwen3VLForConditionalGeneration"},
 		ModelType:         "qwen3_vl",
 		DType:             "float32",

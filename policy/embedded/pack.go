@@ -58,6 +58,13 @@ func (c Config) checkRow(r batch.Row, o objectiveKind) error {
 		return fmt.Errorf("row %s: %d ids but %d behaviour log-probs", r.ID, n, len(r.Logprobs))
 	case r.LossMask[0] != 0:
 		return fmt.Errorf("row %s: the loss mask covers the first id, which nothing predicts", r.ID)
+	case !finite(r.Advantage):
+		return fmt.Errorf("row %s: advantage is %v", r.ID, r.Advantage)
+	}
+	for i, lp := range r.Logprobs {
+		if !finite(float64(lp)) {
+			return fmt.Errorf("row %s: behaviour log-prob %d is %v", r.ID, i, lp)
+		}
 	}
 	for i, id := range r.IDs {
 		if id < 0 || int(id) >= c.Text.VocabSize {
