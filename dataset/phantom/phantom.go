@@ -134,7 +134,8 @@ func Describe(cfg Config, index int) Study {
 	split, k := cfg.locate(index)
 	p := newPlan(cfg.Seed, split, k)
 	id := fmt.Sprintf("%s-%06d", split, k)
-	return Study{ID: id, Split: split, Truth: p.truth(id), Samples: p.samples(id)}
+	t := p.truth(id)
+	return Study{ID: id, Split: split, Truth: t, Samples: p.samples(id, t)}
 }
 
 // EncodePNG encodes the image and writes its hash into the samples.
@@ -159,6 +160,7 @@ func (s *Study) EncodePNG() ([]byte, error) {
 const (
 	streamPlan = iota + 1
 	streamPixels
+	streamWords
 )
 
 // stream returns the generator of one stream of one study.

@@ -2,6 +2,7 @@ package phantom
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"xragent/dataset"
 )
@@ -19,50 +20,109 @@ type plan struct {
 	key   splitKey
 	split dataset.Split
 
+	need                 Need
+	tmpl                 *template
+	kind                 dataset.Kind
+	answer               int  // of tmpl.answers
+	untold               bool // the film cannot tell: CannotTell is right
+	askedSide, askedZone int
+	placed               bool   // the question says where to look
+	code                 string // of the site protocol asked for
+
 	view   View
 	fault  Fault
 	degree float64
 	side   int // of the fault
+	age    float64
 
-	body  thorax // anatomical, with disease
+	body  thorax  // anatomical, with disease
+	ratio float64 // cardiothoracic, anatomical
+	loss  [2]float64
+	large bool // what is drawn next is seen in the coarse view
 	scene scene
 }
 
 func newPlan(seed uint64, split dataset.Split, k int) *plan {
 	rng := stream(seed, split, k, streamPlan)
-	p := &plan{key: splitKey{seed, k}, split: split}
-	p.view = pick(rng, PA, PA, PA, PA, PA, AP, Lateral)
-	p.body = drawThorax(rng, between(rng, 0.4, 0.6), split)
-	if p.view == PA {
-		p.fault = pick(rng, NoFault, NoFault, NoFault, NoFault, Rotated, Cropped, PoorInspiration, MaskFailure)
+	p := &plan{key: splitKey{seed, k}, split: split, view: PA}
+	p.ask(rng)
+	p.conditions(rng)
+	p.age = float64(20 + rng.IntN(70))
+	p.ratio = between(rng, 0.40, 0.56)
+	p.body = drawThorax(rng, p.ratio, split)
+	if !p.untold {
+		p.large = p.need == NeedCoarse
+		p.tmpl.arrange(p, rng, p.answer)
 	}
-	p.side = rng.IntN(2)
-	p.scene.style = drawStyle(rng, split == dataset.OOD)
-	f := Finding{side: rng.IntN(2), zone: rng.IntN(3), fx: between(rng, -.2, .2), fy: between(rng, -.2, .2), phase: rng.Float64() * 6}
-	f.Side, f.Zone = sideNames[f.side], zoneNames[f.zone]
-	switch rng.IntN(8) {
-	case 0:
-		f.Name, f.SizeMM, f.Margin, f.Opacity = Nodule, between(rng, 20, 30), spiculated, 50
-	case 1:
-		f.Name, f.SizeMM, f.Margin, f.Opacity = Nodule, between(rng, 5, 9), smooth, 30
-	case 2:
-		f.Name, f.SizeMM, f.Opacity = Consolidation, between(rng, 70, 95), 72
-	case 3:
-		f.Name, f.Opacity = Edema, 16
-	case 4:
-		f.Name, f.SizeMM, f.Opacity = Pneumothorax, between(rng, 8, 60), 24
-	case 5:
-		p.body.fluid[f.side] = pick(rng, 30.0, 150, 300)
-	case 6:
-		p.scene.tube, p.scene.tip = true, p.body.apex+carinaBelow-30
-	case 7:
-		p.body.shrink(f.side, between(rng, .05, .28))
-	}
-	if f.Name != "" {
-		p.scene.findings = append(p.scene.findings, f)
-	}
+	p.background(rng)
 	p.project(rng)
+	p.scene.style = drawStyle(rng, split == dataset.OOD)
 	return p
+}
+
+// conditions draws view and fault.
+func (p *plan) conditions(rng *rand.Rand) {
+	p.side = rng.IntN(2)
+	switch {
+	case p.need == NeedMisleading:
+		p.mislead(rng)
+	case p.need == NeedBundle || len(p.relevant()) > 0 || p.tmpl.name == "projection" || p.tmpl.general && p.need == NeedCoarse:
+		// A clean PA film; the projection's own question sets the view.
+	case p.need == NeedLookup && chance(rng, 0.4):
+		p.view = Lateral
+	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.1):
+		p.view, p.untold = Lateral, true
+	default:
+		p.common(rng)
+	}
+	if p.tmpl.sided && p.fault == Cropped && p.need != NeedMisleading {
+		p.fault = NoFault
+	}
+}
+
+// common draws what a film of no particular question may be.
+func (p *plan) common(rng *rand.Rand) {
+	at := rng.Float64() * 100
+	for _, c := range []struct {
+		percent float64
+		view    View
+		fault   Fault
+	}{{15, AP, NoFault}, {7, PA, Rotated}, {6, PA, Cropped}, {6, PA, PoorInspiration}, {2, PA, MaskFailure}} {
+		if at -= c.percent; at < 0 {
+			p.view, p.fault = c.view, c.fault
+			return
+		}
+	}
+}
+
+// mislead draws a fault that spoils the measurement that the question is about,
+// in the direction away from the right answer where there is a choice.
+func (p *plan) mislead(rng *rand.Rand) {
+	switch p.tmpl.name {
+	case "heart-size":
+		p.fault = pick(rng, NoFault, NoFault, NoFault, NoFault, NoFault, Cropped, Cropped, PoorInspiration, PoorInspiration)
+		if p.fault == NoFault {
+			p.view = AP
+		}
+		if chance(rng, 0.07) {
+			p.view, p.fault = PA, MaskFailure
+		}
+	case "shift-side":
+		p.fault, p.side = Rotated, 1-p.answer
+	default: // a lung that has lost volume
+		p.fault, p.side = Rotated, p.lost()
+		if chance(rng, 0.4) {
+			p.fault, p.side = Cropped, 1-p.lost()
+		}
+	}
+}
+
+// lost returns the side that a question about lost volume has as its answer.
+func (p *plan) lost() int {
+	if p.tmpl.binary {
+		return p.askedSide ^ p.answer
+	}
+	return p.answer
 }
 
 // project makes the film from the body.
@@ -97,15 +157,239 @@ func veil(t *thorax, side int, rng *rand.Rand) blob {
 	}
 }
 
-func (p *plan) truth(id string) Truth {
-	t := Truth{
-		ID: id, Split: p.split, View: p.view, Fault: p.fault, FaultDegree: p.degree,
-		Findings: p.scene.findings, scene: p.scene, split: p.key,
+// add puts a finding into a zone; zone -1 stands for the whole side.
+func (p *plan) add(rng *rand.Rand, f Finding, side, zone int) {
+	f.side, f.zone, f.Side = side, zone, sideNames[side]
+	if zone >= 0 {
+		f.Zone = zoneNames[zone]
 	}
-	if p.view != Lateral {
-		t.Anatomical, t.Apparent = p.body.measures(), p.scene.film.measures()
-	}
-	return t
+	f.fx, f.fy, f.phase = between(rng, -0.2, 0.2), between(rng, -0.22, 0.22), between(rng, 0, 6)
+	p.scene.findings = append(p.scene.findings, f)
 }
 
-func (p *plan) samples(id string) []dataset.Sample { return nil }
+func (p *plan) has(name string) bool {
+	return slices.ContainsFunc(p.scene.findings, func(f Finding) bool { return f.Name == name })
+}
+
+func (p *plan) elsewhere(rng *rand.Rand) (side, zone int) {
+	i := (p.askedSide*3 + p.askedZone + 1 + rng.IntN(5)) % 6
+	return i / 3, i % 3
+}
+
+func (p *plan) nodule(rng *rand.Rand, side, zone int, margin string) {
+	f := Finding{Name: Nodule, SizeMM: between(rng, 5, 9), Margin: margin, Opacity: 32}
+	if p.large {
+		f.SizeMM, f.Opacity = between(rng, 20, 30), 52
+	}
+	p.add(rng, f, side, zone)
+}
+
+// opacity makes one lung more opaque.
+func (p *plan) opacity(rng *rand.Rand, side, zone int) {
+	if p.large {
+		p.add(rng, Finding{Name: Consolidation, SizeMM: between(rng, 70, 95), Opacity: 72}, side, zone)
+		return
+	}
+	p.add(rng, Finding{Name: haze, Opacity: 6}, side, -1)
+}
+
+// pattern makes one zone abnormal.
+func (p *plan) pattern(rng *rand.Rand, side, zone int) {
+	if p.large {
+		p.opacity(rng, side, zone)
+		return
+	}
+	p.edema(rng, side, zone, true)
+}
+
+func (p *plan) edema(rng *rand.Rand, side, zone int, marked bool) {
+	bright := 8.0
+	if marked {
+		bright = 18
+	}
+	p.add(rng, Finding{Name: Edema, Opacity: bright}, side, zone)
+}
+
+func (p *plan) pneumothorax(rng *rand.Rand, side int) {
+	f := Finding{Name: Pneumothorax, SizeMM: between(rng, 8, 14), Opacity: 24}
+	if p.large {
+		f.SizeMM = between(rng, 35, 60)
+	}
+	p.add(rng, f, side, -1)
+}
+
+func (p *plan) effusion(rng *rand.Rand, side int) {
+	mm := between(rng, 21, 27)
+	if p.large {
+		mm = between(rng, 90, 200)
+	}
+	p.body.fluid[side] = mm / SpacingMM
+	if mm > 180 { // massive: pushes the mediastinum away
+		p.body.push(-toward(side) * 24)
+	}
+	p.add(rng, Finding{Name: Effusion, SizeMM: mm}, side, -1)
+}
+
+// intubate places a tube with its tip above the carina (0), at it (1), or in
+// the right main bronchus (2).
+func (p *plan) intubate(rng *rand.Rand, where int) {
+	p.scene.tube = true
+	name := TubeMalposition
+	switch where {
+	case 0:
+		name, p.scene.tip = tube, -between(rng, 46, 66)
+	case 1:
+		p.scene.tip = between(rng, -3, 3)
+	default:
+		p.scene.tip = between(rng, 24, 34)
+	}
+	p.scene.findings = append(p.scene.findings, Finding{Name: name})
+}
+
+// The anatomical cardiothoracic ratios of a normal, borderline and enlarged
+// heart, so chosen that the number on a spoilt film is mostly one category off.
+var heartRanges = map[Fault][3][2]float64{
+	NoFault:         {{0.455, 0.475}, {0.485, 0.515}, {0.525, 0.545}},
+	MaskFailure:     {{0.455, 0.475}, {0.485, 0.515}, {0.525, 0.545}},
+	PoorInspiration: {{0.455, 0.475}, {0.495, 0.515}, {0.53, 0.58}},
+	Cropped:         {{0.46, 0.475}, {0.502, 0.515}, {0.53, 0.57}},
+}
+
+var heartRangesAP = [3][2]float64{{0.44, 0.465}, {0.485, 0.515}, {0.55, 0.60}}
+
+func (p *plan) heartSize(rng *rand.Rand, a int) {
+	r := heartRanges[p.fault][a]
+	if p.view == AP {
+		r = heartRangesAP[a]
+	}
+	p.setRatio(rng, between(rng, r[0], r[1]))
+}
+
+func (p *plan) heartEnlarged(rng *rand.Rand, yes bool) {
+	switch {
+	case p.large && yes:
+		p.setRatio(rng, between(rng, 0.61, 0.66))
+	case p.large:
+		p.setRatio(rng, between(rng, 0.36, 0.415))
+	case yes:
+		p.heartSize(rng, 2)
+	default:
+		p.heartSize(rng, 0)
+	}
+}
+
+func (p *plan) setRatio(rng *rand.Rand, ratio float64) {
+	p.ratio = ratio
+	p.body.setCTR(ratio, between(rng, 0.31, 0.36))
+}
+
+// collapse takes volume from one lung.
+func (p *plan) collapse(rng *rand.Rand, side int) {
+	f := between(rng, 0.06, 0.10)
+	switch {
+	case p.large:
+		f = between(rng, 0.22, 0.30)
+	case p.need == NeedMisleading:
+		f = between(rng, 0.03, 0.045)
+	}
+	p.loss[side] = f
+	p.body.shrink(side, f)
+	p.body.setCTR(p.ratio, between(rng, 0.31, 0.36))
+	p.add(rng, Finding{Name: VolumeLoss, SizeMM: f * p.body.half[side] * SpacingMM}, side, -1)
+}
+
+// shift pushes the mediastinum to one side.
+func (p *plan) shift(rng *rand.Rand, side int) {
+	px := between(rng, 13, 20)
+	switch {
+	case p.large:
+		px = between(rng, 32, 42)
+	case p.need == NeedMisleading:
+		px = between(rng, 8, 11)
+	}
+	p.body.push(toward(side) * px)
+	p.add(rng, Finding{Name: mediastinalShift, SizeMM: px * SpacingMM}, side, -1)
+}
+
+// anomaly makes one lung abnormal in a way that the need's evidence shows.
+func (p *plan) anomaly(rng *rand.Rand, side int) {
+	nodule := func() { p.nodule(rng, side, rng.IntN(3), pick(rng, smooth, spiculated)) }
+	air := func() { p.pneumothorax(rng, side) }
+	fluid := func() { p.effusion(rng, side) }
+	opaque := func() { p.opacity(rng, side, rng.IntN(3)) }
+	switch p.need {
+	case NeedCoarse:
+		pick(rng, nodule, air, fluid, opaque, func() { p.collapse(rng, side) })()
+	case NeedCrop:
+		pick(rng, nodule, air, fluid)()
+	case NeedParse:
+		pick(rng, opaque, func() { p.edema(rng, side, rng.IntN(3), true) })()
+	default:
+		p.collapse(rng, side)
+	}
+}
+
+// mainFinding makes one finding the only one, by its place in the template's answers.
+func (p *plan) mainFinding(rng *rand.Rand, a int) {
+	p.setRatio(rng, between(rng, 0.40, 0.46))
+	side := rng.IntN(2)
+	switch a {
+	case 0:
+		p.effusion(rng, side)
+	case 1:
+		p.pneumothorax(rng, side)
+	case 2:
+		p.nodule(rng, side, rng.IntN(3), pick(rng, smooth, spiculated))
+	case enlargedHeart:
+		p.heartEnlarged(rng, true)
+	default:
+		p.collapse(rng, side)
+	}
+}
+
+// background adds findings that the question is not about.
+func (p *plan) background(rng *rand.Rand) {
+	if p.view == Lateral {
+		p.scene.findings, p.body.fluid, p.scene.tube = nil, [2]float64{}, false
+		return
+	}
+	often := 0.1
+	if p.kind == dataset.Report {
+		often = 0.16
+	}
+	for _, name := range anything {
+		hit := chance(rng, often)
+		if hit && slices.Contains(p.tmpl.allow, name) && !p.has(name) {
+			p.large = chance(rng, 0.5)
+			if p.kind == dataset.Report {
+				p.large = p.need == NeedCoarse
+			}
+			p.addByName(rng, name)
+		}
+	}
+}
+
+func (p *plan) addByName(rng *rand.Rand, name string) {
+	side := rng.IntN(2)
+	switch name {
+	case Nodule:
+		p.nodule(rng, side, rng.IntN(3), pick(rng, smooth, spiculated))
+	case Consolidation:
+		p.large = true
+		p.opacity(rng, side, rng.IntN(3))
+	case Effusion:
+		p.effusion(rng, side)
+	case Pneumothorax:
+		p.pneumothorax(rng, side)
+	case Edema:
+		p.edema(rng, side, rng.IntN(3), chance(rng, 0.5))
+	case VolumeLoss:
+		p.collapse(rng, side)
+	case tube:
+		p.intubate(rng, 0)
+	case TubeMalposition:
+		if !p.has(tube) {
+			p.intubate(rng, 1+rng.IntN(2))
+		}
+	}
+}

@@ -234,11 +234,9 @@ func (c *canvas) device(s *scene) {
 	}
 	t := &s.film
 	x, y := t.carina()
-	wire := stroke{x0: t.spine + 0.4*t.trachea, y0: 0, x1: x, y1: s.tip, r0: 2.2, r1: 2.2, bright: 46, soft: 1.5}
-	if s.tip > y { // past the carina: into the right main bronchus
-		wire.x1, wire.y1 = x, y
-		deep := s.tip - y
-		c.draw(stroke{x0: x, y0: y, x1: x - 0.75*deep, y1: s.tip, r0: 2.2, r1: 2.2, bright: 46, soft: 1.5})
+	wire := stroke{x0: t.spine + 0.4*t.trachea, y0: 0, x1: x, y1: y + min(0, s.tip), r0: 1.7, r1: 1.7, bright: 36, soft: 1.2}
+	if s.tip > 0 { // past the carina: into the right main bronchus
+		c.draw(stroke{x0: x, y0: y, x1: x - 0.75*s.tip, y1: y + s.tip, r0: 1.7, r1: 1.7, bright: 36, soft: 1.2})
 	}
 	c.draw(wire)
 }

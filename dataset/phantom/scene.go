@@ -13,7 +13,7 @@ type scene struct {
 	film     thorax // as projected
 	findings []Finding
 	tube     bool
-	tip      float64 // y of the tube's tip
+	tip      float64 // of the tube, below the carina
 	veil     blob    // of a mask failure
 	style    style
 }
@@ -92,6 +92,13 @@ func (t *thorax) shrink(side int, f float64) {
 	t.dome[side] -= 120 * f
 }
 
+// push moves the mediastinum by px, positive to the left.
+func (t *thorax) push(px float64) {
+	t.trachea += px
+	t.heart[left] += 0.6 * px
+	t.heart[right] -= 0.6 * px
+}
+
 // widen multiplies the heart's width: the magnification of an AP film.
 func (t *thorax) widen(by float64) {
 	t.heart[right] *= by
@@ -109,8 +116,8 @@ func (t *thorax) expire(add float64) {
 // rotate turns the chest by deg degrees towards a side.
 func (t *thorax) rotate(deg float64, side int) {
 	s, other := deg/15, 1-side
-	t.half[side] *= 1 + 0.12*s
-	t.half[other] *= 1 - 0.12*s
+	t.half[side] *= 1 + 0.17*s
+	t.half[other] *= 1 - 0.17*s
 	t.heart[side] += 9 * s
 	t.heart[other] -= 9 * s
 	t.trachea += toward(side) * 24 * s

@@ -58,7 +58,7 @@ func (t *thorax) wall(side int, y float64) float64 {
 // medial returns the distance of the lung's inner edge at row y, the heart left out.
 func (t *thorax) medial(side int, y float64) float64 {
 	tip := apexAt * t.half[side]
-	edge := mediastinum + toward(side)*t.trachea
+	edge := max(6, mediastinum+toward(side)*t.trachea)
 	v := t.level(side, y)
 	if v <= 0 {
 		return tip

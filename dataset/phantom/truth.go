@@ -90,7 +90,7 @@ type Truth struct {
 	Coarse []string `json:"coarse"` // what a view of 128 × 128 shows, in fixed wording
 
 	scene scene
-	split splitKey
+	key   splitKey
 }
 
 type splitKey struct {
@@ -137,7 +137,7 @@ func (t Truth) Masks() Masks {
 
 // Render draws the film of a study that this package made.
 func Render(t Truth) *image.Gray {
-	return render(&t.scene, stream(t.split.seed, t.Split, t.split.k, streamPixels))
+	return render(&t.scene, stream(t.key.seed, t.Split, t.key.k, streamPixels))
 }
 
 // measures returns what t measures on a film.
