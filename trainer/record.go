@@ -10,6 +10,8 @@ type StepRecord struct {
 	Total int     `json:"total"` // steps asked for
 	LR    float64 `json:"lr"`
 
+	Version int64 `json:"version,omitempty"` // policy version that sampled the step (grpo)
+
 	// Of the step's trajectories (grpo).
 	Trajectories int          `json:"trajectories,omitempty"`
 	Reward       float64      `json:"reward,omitempty"` // mean total
@@ -20,8 +22,10 @@ type StepRecord struct {
 	ToolCalls    float64      `json:"tool_calls,omitempty"` // mean R_tool
 	Fabricated   int          `json:"fabricated,omitempty"` // numbers claimed for withheld measurements
 	Groups       GroupCounts  `json:"groups,omitzero"`
-	Calls        []CallCount  `json:"calls,omitempty"` // sorted by tool, status
-	Gate         []NamedCount `json:"gate,omitempty"`  // sorted by reason; "admitted" when nothing was withheld
+	MixedRecent  float64      `json:"mixed_recent,omitempty"` // share of mixed groups over the last ten steps
+	Starved      bool         `json:"starved,omitempty"`      // that share is below 0.2
+	Calls        []CallCount  `json:"calls,omitempty"`        // sorted by tool, status
+	Gate         []NamedCount `json:"gate,omitempty"`         // sorted by reason; "admitted" when nothing was withheld
 	Lengths      Lengths      `json:"lengths,omitzero"`
 	Truncated    float64      `json:"truncated,omitempty"` // share of trajectories with a turn cut by length
 
@@ -40,6 +44,7 @@ type GroupCounts struct {
 	Tied     int `json:"tied"` // all rewards equal: no advantage, whatever the accuracies
 	Short    int `json:"short,omitempty"`
 	Dropped  int `json:"dropped,omitempty"`
+	LeftOut  int `json:"left_out,omitempty"` // scored, but not trained on: no variance (dynamic sampling)
 }
 
 // A CallCount counts tool calls by tool and status.

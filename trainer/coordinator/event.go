@@ -100,9 +100,11 @@ type (
 	}
 	// Score computes the rewards of a complete group.
 	Score struct{ Group int }
-	// Leave takes a group out of its batch.
+	// Leave takes a group out of its batch: for want of variance (Flat), or
+	// since its trajectories were given up.
 	Leave struct {
 		Group  int
+		Flat   bool
 		Reason string
 	}
 	// Train takes the optimizer step on these groups, in this order.

@@ -184,7 +184,7 @@ func (c *Coordinator) broken(g *group) string {
 // leave takes g out of its batch and admits another in its place if it may.
 func (c *Coordinator) leave(g *group, to groupState, reason string, replace bool) {
 	g.state = to
-	c.emit(Leave{g.number, reason})
+	c.emit(Leave{g.number, to == flat, reason})
 	width := c.cfg.GroupsPerBatch + c.cfg.MaxReplacements
 	if replace && c.halt == "" && len(g.batch.groups) < width {
 		c.admit(g.batch)

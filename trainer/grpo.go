@@ -1,0 +1,289 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"xragent/dataset"
+	"xragent/reward"
+	"xragent/rollout"
+	"xragent/trainer/advantage"
+	"xragent/trainer/coordinator"
+)
+
+// GRPOConfig says how reinforcement learning goes. What is marked free may
+// differ when a run is continued; everything else may not.
+type GRPOConfig struct {
+	Steps           int              `yaml:"steps" json:"steps"`
+	Prompts         int              `yaml:"prompts" json:"prompts"`             // groups a step
+	GroupSize       int              `yaml:"group_size" json:"group_size"`       // rollouts a prompt
+	MaxStaleness    int              `yaml:"max_staleness" json:"max_staleness"` // 0: synchronous
+	GroupRule       coordinator.Rule `yaml:"group_rule" json:"group_rule"`       // fill, shrink, drop
+	MinGroup        int              `yaml:"min_group" json:"min_group"`         // under shrink
+	DynamicSampling bool             `yaml:"dynamic_sampling" json:"dynamic_sampling"`
+	MaxReplacements int              `yaml:"max_replacements" json:"max_replacements"` // further groups a step, for dynamic sampling and fill
+
+	Advantage string    `yaml:"advantage" json:"advantage"` // a preset of package advantage
+	ClipLow   float64   `yaml:"clip_low" json:"clip_low"`
+	ClipHigh  float64   `yaml:"clip_high" json:"clip_high"`
+	Optimizer Optimizer `yaml:"optimizer" json:"optimizer"`
+
+	Temperature float64          `yaml:"temperature" json:"temperature"`
+	TopP        float64          `yaml:"top_p" json:"top_p"`
+	MaxTokens   int              `yaml:"max_tokens" json:"max_tokens"` // a turn
+	Tools       bool             `yaml:"tools" json:"tools"`           // false: ablation
+	Gate        rollout.GateMode `yaml:"gate" json:"gate"`             // on; off, empty: ablations
+	Seed        uint64           `yaml:"seed" json:"seed"`
+
+	MaxAttempts     int     `yaml:"max_attempts" json:"-"`     // free; at one trajectory
+	ErrorBudget     int     `yaml:"error_budget" json:"-"`     // free; failed attempts that a step survives
+	CheckpointEvery int     `yaml:"checkpoint_every" json:"-"` // free; steps
+	ScoreWorkers    int     `yaml:"score_workers" json:"-"`    // free
+	ScoreSeconds    float64 `yaml:"score_seconds" json:"-"`    // free; deadline of one reward
+	StallSeconds    float64 `yaml:"stall_seconds" json:"-"`    // free; without any result, the run ends
+}
+
+// DefaultGRPO returns the recipe at the embedded policy's size.
+func DefaultGRPO() GRPOConfig {
+	return GRPOConfig{
+		Steps: 100, Prompts: 8, GroupSize: 4, GroupRule: coordinator.Fill, MinGroup: 2, MaxReplacements: 8,
+		Advantage: advantage.Verl, ClipLow: 0.2, ClipHigh: 0.28,
+		Optimizer:   Optimizer{LR: 1e-4, WarmUp: 5, Decay: "constant", FinalLR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1},
+		Temperature: 1, TopP: 1, MaxTokens: 96, Tools: true, Gate: rollout.GateOn,
+		MaxAttempts: 4, ErrorBudget: 16, CheckpointEvery: 20, ScoreWorkers: 2, ScoreSeconds: 10, StallSeconds: 600,
+	}
+}
+
+// Validate reports the first setting that cannot train.
+func (c GRPOConfig) Validate() error {
+	if c.MaxStaleness > 0 {
+		return fmt.Errorf("max_staleness = %d: only synchronous training (0) is carried out so far", c.MaxStaleness)
+	}
+	if c.Prompts < 1 {
+		return fmt.Errorf("prompts = %d: must be at least 1", c.Prompts)
+	}
+	if err := c.coordinator("").Validate(); err != nil {
+		return err
+	}
+	if err := c.Optimizer.Validate(); err != nil {
+		return fmt.Errorf("optimizer.%w", err)
+	}
+	return c.validateSampling()
+}
+
+func (c GRPOConfig) validateSampling() error {
+	switch {
+	case !slices.Contains(advantage.Presets, c.Advantage):
+		return fmt.Errorf("advantage = %q: must be one of %v", c.Advantage, advantage.Presets)
+	case !(c.ClipLow > 0 && c.ClipLow < 1) || !(c.ClipHigh > 0):
+		return fmt.Errorf("clip_low = %v, clip_high = %v: must be positive, and clip_low below 1", c.ClipLow, c.ClipHigh)
+	case !(c.Temperature > 0):
+		return fmt.Errorf("temperature = %v: must be positive, or all rollouts of a group are the same", c.Temperature)
+	case !(c.TopP > 0 && c.TopP <= 1):
+		return fmt.Errorf("top_p = %v: must lie in (0, 1]", c.TopP)
+	case c.MaxTokens < 1:
+		return fmt.Errorf("max_tokens = %d: must be at least 1", c.MaxTokens)
+	case c.Gate != rollout.GateOn && c.Gate != rollout.GateOff && c.Gate != rollout.GateEmpty:
+		return fmt.Errorf("gate = %q: must be on, off or empty", c.Gate)
+	case c.ScoreWorkers < 1 || !(c.ScoreSeconds > 0) || !(c.StallSeconds > 0):
+		return fmt.Errorf("score_workers = %d, score_seconds = %v, stall_seconds = %v: must be positive", c.ScoreWorkers, c.ScoreSeconds, c.StallSeconds)
+	case c.DynamicSampling && c.MaxReplacements == 0:
+		return fmt.Errorf("dynamic_sampling is on but max_replacements = 0: allow some, or switch it off")
+	}
+	return nil
+}
+
+func (c GRPOConfig) coordinator(run string) coordinator.Config {
+	replacements := 0
+	if c.DynamicSampling || c.GroupRule == coordinator.Fill {
+		replacements = c.MaxReplacements
+	}
+	return coordinator.Config{
+		Run: run, Steps: c.Steps, GroupsPerBatch: c.Prompts, GroupSize: c.GroupSize, MaxStaleness: c.MaxStaleness,
+		MaxAttempts: c.MaxAttempts, Rule: c.GroupRule, MinGroup: c.MinGroup,
+		Dynamic: c.DynamicSampling, MaxReplacements: replacements,
+		ErrorBudget: c.ErrorBudget, CheckpointEvery: c.CheckpointEvery,
+	}
+}
+
+// GRPODeps is what reinforcement learning works with.
+type GRPODeps struct {
+	Run     string // first part of every task id
+	Learner Learner
+	Queue   Queue
+	Samples []dataset.Sample
+	Score   func(rollout.Trajectory, dataset.Sample) (reward.Score, error)
+	Blobs   Blobs
+	Limits  rollout.Limits
+	Dir     string            // of this stage
+	Resume  bool              // continue what Dir holds
+	Digests map[string]string // of the data, the initial weights, the reward, ...: a continued run must have the same
+
+	Observe func(StepRecord, StepTimes) // after each step; may be nil
+	Notice  func(string)                // what a person should know; may be nil
+	Now     func() time.Time            // nil: time.Now
+
+	at boundary
+}
+
+// Blobs keeps the images that trajectories bring with them.
+type Blobs interface {
+	Put(ctx context.Context, data []byte) (sha256 string, err error)
+}
+
+// A GRPOResult says how the stage ended. The learner holds the last weights.
+type GRPOResult struct {
+	Steps   int
+	Resumed int        // the step that the run was continued from; 0: from the start
+	Mixed   float64    // share of groups with right and wrong answers, over all steps
+	Latest  Checkpoint // of the last step
+	Best    Checkpoint // by mean accuracy over the ten steps before it
+}
+
+// RunGRPO trains for c.Steps optimizer steps. Tasks go out by the queue and
+// results come back by it, in any order and more than once; package
+// coordinator decides what they mean. When ctx ends, the run saves what is
+// trained and returns an [*InterruptedError]; where the coordinator gives up, a
+// [*StoppedError]; where nothing arrives, a [*StalledError].
+//
+// Every goroutine that RunGRPO starts has ended when it returns, except a
+// reward that overran its deadline.
+func RunGRPO(ctx context.Context, c GRPOConfig, d GRPODeps) (GRPOResult, error) {
+	g, err := openGRPO(ctx, c, d)
+	if err != nil {
+		return GRPOResult{}, err
+	}
+	err = g.run(ctx)
+	if cerr := g.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return GRPOResult{}, err
+	}
+	if g.step != c.Steps {
+		return GRPOResult{}, fmt.Errorf("grpo: finished with %d steps, %d were asked for", g.step, c.Steps)
+	}
+	return g.result()
+}
+
+type grpo struct {
+	cfg     GRPOConfig
+	plan    coordinator.Config
+	deps    GRPODeps
+	c       *coordinator.Coordinator
+	store   store
+	ledger  *ledger
+	log     *stepLog
+	clock   stopwatch
+	prompts prompts
+	step    int
+	resumed int
+
+	groups    map[int]*groupWork // of open steps, by number
+	decided   map[string]string  // decisions on record: what to detail
+	history   []StepRecord       // of all steps, for the windows over the last ten
+	traffic   traffic            // since the last step
+	delivered chan received
+}
+
+// A groupWork holds what came of one group so far. Slices are by index.
+type groupWork struct {
+	trajectories []*rollout.Trajectory
+	scores       []*reward.Score
+	flat         bool // left out for want of variance
+	dropped      bool // left out since a trajectory was given up
+}
+
+func openGRPO(ctx context.Context, c GRPOConfig, d GRPODeps) (*grpo, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("grpo.%w", err)
+	}
+	if len(d.Samples) == 0 {
+		return nil, errors.New("grpo: no training samples")
+	}
+	identity, err := identify("grpo", c, d.Digests)
+	if err != nil {
+		return nil, err
+	}
+	if err := claim(d.Dir, "grpo", d.Resume, identity); err != nil {
+		return nil, err
+	}
+	plan := c.coordinator(d.Run)
+	g := &grpo{cfg: c, plan: plan, deps: d, prompts: newPrompts(c, plan, d.Samples),
+		store:  store{stage: "grpo", dir: d.Dir, learner: d.Learner, at: d.at},
+		groups: map[int]*groupWork{}, decided: map[string]string{}, delivered: make(chan received, 64)}
+	g.deps.Notice, g.deps.Observe, g.clock = listeners(d.Notice, d.Observe, d.Now)
+	if g.c, err = coordinator.New(plan); err != nil {
+		return nil, fmt.Errorf("grpo.%w", err)
+	}
+	return g, nil
+}
+
+// run restores the stage and drives it to its end.
+func (g *grpo) run(ctx context.Context) error {
+	started, err := g.restore(ctx)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait() // deferred first, so it runs last: after cancel
+	listening, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { g.listen(listening) })
+	return g.drive(ctx, g.c.Step(started))
+}
+
+// close closes the files that were opened.
+func (g *grpo) close() (err error) {
+	if g.ledger != nil {
+		err = g.ledger.close()
+	}
+	if g.log != nil {
+		err = errors.Join(err, g.log.close())
+	}
+	return err
+}
+
+func (g *grpo) result() (GRPOResult, error) {
+	latest, notices, err := LatestCheckpoint(g.deps.Dir)
+	if err != nil || len(notices) > 0 {
+		return GRPOResult{}, fmt.Errorf("grpo: the last checkpoint does not hold: %v %w", notices, err)
+	}
+	best, err := BestCheckpoint(g.deps.Dir)
+	if err != nil {
+		return GRPOResult{}, fmt.Errorf("grpo: %w", err)
+	}
+	return GRPOResult{g.step, g.resumed, mixedShare(g.history), latest, best}, nil
+}
+
+// prompts says which sample a group asks about. It follows from the group's
+// number alone: first groups walk through epochs of the samples, replacements
+// through epochs of their own, so that using one moves nothing else.
+type prompts struct {
+	samples      []dataset.Sample
+	plan         coordinator.Config
+	first, spare *order
+	seed         uint64
+}
+
+func newPrompts(c GRPOConfig, plan coordinator.Config, samples []dataset.Sample) prompts {
+	return prompts{samples, plan,
+		&order{seed: mix(c.Seed, 'p'), n: len(samples)}, &order{seed: mix(c.Seed, 's'), n: len(samples)}, c.Seed}
+}
+
+func (p prompts) sample(group int) dataset.Sample {
+	step, place := p.plan.Place(group)
+	if extra := place - p.plan.GroupsPerBatch; extra >= 0 {
+		return p.samples[p.spare.at((step-1)*p.plan.MaxReplacements+extra)]
+	}
+	return p.samples[p.first.at((step-1)*p.plan.GroupsPerBatch+place)]
+}
+
+// trajectorySeed is the same for every attempt at a trajectory.
+func (p prompts) trajectorySeed(id rollout.TaskID) uint64 {
+	return mix(p.seed, 't', uint64(id.Step), uint64(id.Group), uint64(id.Index))
+}
