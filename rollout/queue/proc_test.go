@@ -1,0 +1,3 @@
+package queue
+
+func workerProcess(url, name string) {}
