@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"image"
-	"image/color"
+	"image/draw"
 	_ "image/jpeg" // decoders that Process accepts
 	_ "image/png"
 	"math"
@@ -187,18 +187,31 @@ func channels(src image.Image) []plane {
 		return []plane{grey}
 	}
 	rgb := []plane{newPlane(w, h), newPlane(w, h), newPlane(w, h)}
+	flat := withoutAlpha(src)
 	for i := range w * h {
-		c := opaque(src.At(b.Min.X+i%w, b.Min.Y+i/w))
-		rgb[0].pix[i], rgb[1].pix[i], rgb[2].pix[i] = c.R, c.G, c.B
+		px := flat.Pix[i/w*flat.Stride+i%w*4:]
+		rgb[0].pix[i], rgb[1].pix[i], rgb[2].pix[i] = px[0], px[1], px[2]
 	}
 	return rgb
 }
 
-// opaque drops alpha instead of blending with black.
-func opaque(c color.Color) color.NRGBA {
-	if c, ok := c.(color.YCbCr); ok {
-		r, g, b := color.YCbCrToRGB(c.Y, c.Cb, c.Cr)
-		return color.NRGBA{R: r, G: g, B: b}
+// withoutAlpha returns src's colours as they are stored, not blended with
+// black; the alpha channel of the result means nothing.
+func withoutAlpha(src image.Image) *image.NRGBA {
+	if flat, ok := src.(*image.NRGBA); ok {
+		return flat
 	}
-	return color.NRGBAModel.Convert(c).(color.NRGBA)
+	b := src.Bounds()
+	if o, ok := src.(interface{ Opaque() bool }); ok && o.Opaque() {
+		flat := image.NewRGBA(b) // equal to NRGBA where all is opaque, and drawn fast
+		draw.Draw(flat, b, src, b.Min, draw.Src)
+		return &image.NRGBA{Pix: flat.Pix, Stride: flat.Stride, Rect: b}
+	}
+	flat := image.NewNRGBA(b)
+	for y := b.Min.Y; y < b.Max.Y; y++ {
+		for x := b.Min.X; x < b.Max.X; x++ {
+			flat.Set(x, y, src.At(x, y))
+		}
+	}
+	return flat
 }
