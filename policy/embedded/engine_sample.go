@@ -16,10 +16,14 @@ type choice struct {
 	logprob float32
 }
 
-// A sampler draws ids from logits. Its scratch is reused.
+// A sampler draws ids from logits. Its scratch is reused. Barred ids are never
+// drawn: they stand for images, and a prompt that continued one would have a
+// placeholder without an image. Log-probs are not renormalised for them.
 type sampler struct {
-	p     []float32
-	order []int32
+	barred []int32
+	open   []float32 // the logits, barred ones −Inf
+	p      []float32
+	order  []int32
 }
 
 // draw picks from one row of logits, which it leaves as they are. u lies in
@@ -32,10 +36,14 @@ func (s *sampler) draw(logits []float32, by rollout.Sampling, u float64) (choice
 	if math.IsNaN(logZ) || math.IsInf(logZ, 0) {
 		return choice{}, fmt.Errorf("logits are not finite (log of their sum is %v); the loaded weights are broken", logZ)
 	}
-	id := argmax(logits)
+	s.open = append(s.open[:0], logits...)
+	for _, id := range s.barred {
+		s.open[id], s.p[id] = float32(math.Inf(-1)), 0
+	}
+	id := argmax(s.open)
 	if by.Temperature > 0 {
 		if by.Temperature != 1 {
-			s.temper(logits, top, by.Temperature)
+			s.temper(top, by.Temperature)
 		}
 		id = s.pick(by.TopP, u)
 	}
@@ -54,9 +62,9 @@ func argmax(logits []float32) int32 {
 }
 
 // temper sets p to the unnormalised probabilities at a temperature.
-func (s *sampler) temper(logits []float32, top float32, temperature float64) {
+func (s *sampler) temper(top float32, temperature float64) {
 	inverse := float32(1 / temperature)
-	for i, v := range logits {
+	for i, v := range s.open {
 		s.p[i] = (v - top) * inverse
 	}
 	simd.ExpSub(s.p, s.p, 0)

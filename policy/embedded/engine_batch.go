@@ -1,0 +1,363 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"xragent/internal/simd"
+	"xragent/rollout"
+)
+
+// prefillRows is how many rows go through the decoder at a time: enough to keep
+// the kernels busy, few enough for activations to stay in the caches.
+const prefillRows = 256
+
+// A scheduler is the owner's state: the loaded weights, the sequences waiting
+// and in the batch, and what is kept between them.
+type scheduler struct {
+	cfg      Config
+	opts     EngineOptions
+	counters *counters
+
+	decoder  *decoder // nil before the first load
+	version  rollout.PolicyVersion
+	waiting  []*sequence
+	active   []*sequence
+	draining []*control // waiting for active to empty
+	prefixes prefixCache
+	features lru[*features]
+	workers  []*worker
+}
+
+// A worker pushes its share of the batch through the decoder.
+type worker struct {
+	workspace workspace
+	sampler   sampler
+	share     []*sequence
+	rows      int
+}
+
+func newScheduler(cfg Config, opts EngineOptions, c *counters) *scheduler {
+	s := &scheduler{cfg: cfg, opts: opts, counters: c}
+	for range opts.Threads {
+		s.workers = append(s.workers, &worker{sampler: sampler{barred: cfg.barred()}})
+	}
+	s.reset()
+	return s
+}
+
+// barred lists the ids that stand for images and video.
+func (c Config) barred() []int32 {
+	ids := []int32{c.ImageTokenID}
+	if v := c.VideoTokenID; v >= 0 && int(v) < c.Text.VocabSize {
+		ids = append(ids, v)
+	}
+	return ids
+}
+
+// reset drops everything that belongs to a version.
+func (s *scheduler) reset() {
+	s.prefixes = prefixCache{limit: s.opts.CacheBytes}
+	s.features = lru[*features]{limit: 64 << 20}
+}
+
+func (s *scheduler) load(d *decoder, v rollout.PolicyVersion) {
+	s.decoder, s.version = d, v
+	s.reset()
+}
+
+// take runs a control now, or queues it until the batch is empty.
+func (s *scheduler) take(c *control) {
+	if c.drain && len(s.active) > 0 {
+		s.draining = append(s.draining, c)
+		return
+	}
+	c.done <- c.run(s)
+}
+
+// idle says that a step would do nothing.
+func (s *scheduler) idle() bool { return len(s.waiting)+len(s.active)+len(s.draining) == 0 }
+
+// step admits, pushes one span of every sequence, and lets go of those that
+// ended.
+func (s *scheduler) step() {
+	s.active = slices.DeleteFunc(s.active, func(q *sequence) bool {
+		if err := q.ctx.Err(); err != nil {
+			s.release(q, err)
+			return true
+		}
+		return false
+	})
+	if len(s.active) == 0 {
+		for _, c := range s.draining {
+			c.done <- c.run(s)
+		}
+		s.draining = nil
+	}
+	if len(s.draining) == 0 {
+		s.admit()
+	}
+	s.see()
+	s.push()
+	s.active = slices.DeleteFunc(s.active, func(q *sequence) bool {
+		if q.finish != "" || q.err != nil {
+			s.release(q, q.err)
+			return true
+		}
+		return false
+	})
+}
+
+// release hands q back to its caller and keeps its cache for others, unless
+// the decoder failed on it.
+func (s *scheduler) release(q *sequence, err error) {
+	s.counters.sampled.Add(int64(len(q.logprobs)))
+	if q.err == nil {
+		s.prefixes.keep(q.keys[:q.cache.n], q.cache)
+	}
+	q.end(err)
+}
+
+// admit moves waiting sequences into the batch. One that shares most of its
+// prompt with a sequence whose own prefill has not run waits a step for it.
+func (s *scheduler) admit() {
+	kept := s.waiting[:0]
+	for _, q := range s.waiting {
+		if err := s.refuse(q); err != nil {
+			q.end(err)
+			continue
+		}
+		if len(s.active) >= s.opts.MaxBatch || !s.start(q) {
+			kept = append(kept, q)
+		}
+	}
+	clear(s.waiting[len(kept):])
+	s.waiting = kept
+}
+
+func (s *scheduler) refuse(q *sequence) error {
+	switch {
+	case q.ctx.Err() != nil:
+		return q.ctx.Err()
+	case s.decoder == nil:
+		return fmt.Errorf("version %d asked for, but no weights are loaded", q.req.Version)
+	case q.req.Version != s.version:
+		return fmt.Errorf("version %d asked for, but version %d is loaded", q.req.Version, s.version)
+	}
+	return nil
+}
+
+// start puts q into the batch with the longest prefix that is at hand. It
+// returns false where waiting a step promises much more.
+func (s *scheduler) start(q *sequence) bool {
+	var from *kvCache
+	reuse, promised := 0, 0
+	if s.opts.CacheBytes >= 0 {
+		from, reuse, promised = s.longest(q)
+	}
+	if promised-reuse > (q.prompt-reuse)/2 {
+		return false
+	}
+	rows := min(q.prompt+q.req.Sampling.MaxTokens, s.cfg.Text.MaxPositionEmbeddings)
+	q.cache = newKVCache(s.cfg.Text, rows)
+	if reuse > 0 {
+		q.cache.copyFrom(from, reuse)
+	}
+	s.active = append(s.active, q)
+	s.counters.sequences.Add(1)
+	s.counters.prompt.Add(int64(q.prompt))
+	s.counters.reused.Add(int64(reuse))
+	return true
+}
+
+// longest finds the longest prefix of q's prompt, short of its last row, whose
+// logits are needed; and how long one the batch is about to compute.
+func (s *scheduler) longest(q *sequence) (from *kvCache, reuse, promised int) {
+	wanted := q.keys[:q.prompt-1]
+	from, reuse = s.prefixes.find(wanted)
+	for _, other := range s.active {
+		n := common(wanted, other.keys)
+		promised = max(promised, n)
+		if n = min(n, other.cache.n); n > reuse {
+			from, reuse = other.cache, n
+		}
+	}
+	return from, reuse, promised
+}
+
+// see gives the sequences the features of the images that they are about to
+// need, and computes the missing ones.
+func (s *scheduler) see() {
+	var missing []*sourceImage
+	for _, q := range s.active {
+		for i := q.unseen(); i < len(q.images); i++ {
+			if q.features[i] = s.recall(q.images[i]); q.features[i] == nil && !slices.Contains(missing, q.images[i]) {
+				missing = append(missing, q.images[i])
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return
+	}
+	made := make([]*features, len(missing))
+	simd.For(len(s.workers), len(missing), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			made[i] = s.decoder.tower.features(missing[i].patches, missing[i].grid)
+		}
+	})
+	for i, im := range missing {
+		s.features.put(im.use.SHA256, made[i], made[i].bytes())
+	}
+	for _, q := range s.active {
+		q.see(missing, made)
+	}
+}
+
+func (s *scheduler) recall(im *sourceImage) *features {
+	f, _ := s.features.get(im.use.SHA256)
+	return f
+}
+
+// push shares the batch out and runs the workers.
+func (s *scheduler) push() {
+	for _, w := range s.workers {
+		w.share, w.rows = w.share[:0], 0
+	}
+	for _, q := range s.active {
+		least := s.workers[0]
+		for _, w := range s.workers {
+			if w.rows < least.rows {
+				least = w
+			}
+		}
+		least.share = append(least.share, q)
+		least.rows += min(len(q.ids)-q.cache.n, prefillRows)
+	}
+	simd.For(len(s.workers), len(s.workers), func(lo, hi int) {
+		for _, w := range s.workers[lo:hi] {
+			w.run(s.decoder)
+		}
+	})
+}
+
+// run pushes the worker's sequences, a bounded number of rows at a time.
+func (w *worker) run(d *decoder) {
+	for lo := 0; lo < len(w.share); {
+		var spans []span
+		rows, hi := 0, lo
+		for ; hi < len(w.share) && rows < prefillRows; hi++ {
+			spans = append(spans, w.share[hi].span(prefillRows))
+			rows += len(spans[len(spans)-1].ids)
+		}
+		logits := d.forward(&w.workspace, spans)
+		for i, q := range w.share[lo:hi] {
+			if spans[i].wanted == 1 {
+				w.choose(q, logits[:d.cfg.Text.VocabSize], d.cfg.Text.MaxPositionEmbeddings)
+				logits = logits[d.cfg.Text.VocabSize:]
+			}
+		}
+		lo = hi
+	}
+}
+
+func (w *worker) choose(q *sequence, logits []float32, maxPositions int) {
+	c, err := w.sampler.draw(logits, q.req.Sampling, uniform(q.req.Seed, len(q.logprobs)))
+	if err != nil {
+		q.err = err
+		return
+	}
+	q.take(c, maxPositions)
+}
+
+// score returns the log-probs of ids[1:].
+func (s *scheduler) score(ctx context.Context, ids []int32) ([]float32, error) {
+	if s.decoder == nil {
+		return nil, errors.New("no weights are loaded")
+	}
+	pos, _, err := s.cfg.Positions(ids, nil)
+	if err != nil {
+		return nil, err
+	}
+	v, w, cache := s.cfg.Text.VocabSize, &s.workers[0].workspace, newKVCache(s.cfg.Text, len(ids))
+	logprobs := make([]float32, 0, len(ids)-1)
+	for lo := 0; lo < len(ids)-1; lo += queryBlock {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		hi := min(lo+queryBlock, len(ids)-1)
+		logits := s.decoder.forward(w, []span{{cache: cache, ids: ids[lo:hi], pos: pos[lo:hi], wanted: hi - lo}})
+		for i := lo; i < hi; i++ {
+			logprobs = append(logprobs, logSoftmax(logits[(i-lo)*v:(i-lo+1)*v], ids[i+1]))
+		}
+	}
+	return logprobs, nil
+}
+
+// logSoftmax returns the log-probability of id; it overwrites the logits.
+func logSoftmax(logits []float32, id int32) float32 {
+	own, top := logits[id], simd.Max(logits)
+	return float32(float64(own) - float64(top) - math.Log(float64(simd.ExpSub(logits, logits, top))))
+}
+
+// A prefixCache keeps the caches of ended sequences, most recently used last,
+// within a limit on their bytes.
+type prefixCache struct {
+	limit, size int
+	kept        []prefix
+}
+
+// A prefix is a cache with the identities of its rows.
+type prefix struct {
+	keys  []uint64
+	cache *kvCache
+}
+
+// keep takes over a cache. One that it extends is dropped.
+func (p *prefixCache) keep(keys []uint64, cache *kvCache) {
+	if len(keys) == 0 || cache.bytes() > p.limit {
+		return
+	}
+	p.kept = slices.DeleteFunc(p.kept, func(k prefix) bool {
+		covered := len(k.keys) <= len(keys) && common(k.keys, keys) == len(k.keys)
+		if covered {
+			p.size -= k.cache.bytes()
+		}
+		return covered
+	})
+	p.kept = append(p.kept, prefix{keys, cache})
+	p.size += cache.bytes()
+	for p.size > p.limit {
+		p.size -= p.kept[0].cache.bytes()
+		p.kept = slices.Delete(p.kept, 0, 1)
+	}
+}
+
+// find returns the cache that shares most rows with keys, and how many.
+func (p *prefixCache) find(keys []uint64) (*kvCache, int) {
+	best, length := -1, 0
+	for i, k := range p.kept {
+		if n := common(keys, k.keys); n > length {
+			best, length = i, n
+		}
+	}
+	if best < 0 {
+		return nil, 0
+	}
+	found := p.kept[best]
+	p.kept = append(slices.Delete(p.kept, best, best+1), found)
+	return found.cache, length
+}
+
+// common returns the length of the common prefix.
+func common(a, b []uint64) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
