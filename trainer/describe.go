@@ -43,7 +43,7 @@ func describe(rec *StepRecord, works []*groupWork) {
 	var scores []reward.Score
 	var trajectories []rollout.Trajectory
 	for _, w := range works {
-		if w.dropped {
+		if w.dropped || len(w.totals()) == 0 {
 			rec.Groups.Dropped++
 			continue
 		}

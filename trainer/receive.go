@@ -80,17 +80,21 @@ func (g *grpo) await(ctx context.Context) (Delivery, error) {
 
 func (g *grpo) takeIn(ctx context.Context, batch []Delivery) ([]coordinator.Action, error) {
 	var todo []coordinator.Action
+	var decided []Delivery
 	for _, d := range batch {
-		actions, err := g.judge(ctx, d)
+		actions, ok, err := g.judge(ctx, d)
 		if err != nil {
 			return nil, err
+		}
+		if ok {
+			decided = append(decided, d)
 		}
 		todo = append(todo, actions...)
 	}
 	if err := g.ledger.commit(); err != nil {
 		return nil, err
 	}
-	for _, d := range batch {
+	for _, d := range decided {
 		if err := g.deps.at.cross("ack"); err != nil {
 			return nil, err
 		}
@@ -102,15 +106,14 @@ func (g *grpo) takeIn(ctx context.Context, batch []Delivery) ([]coordinator.Acti
 }
 
 // judge asks the coordinator about one delivery and records the answer. What
-// is left to do is returned.
-func (g *grpo) judge(ctx context.Context, d Delivery) ([]coordinator.Action, error) {
+// is left to do is returned. A run that has ended decides nothing; then the
+// delivery must stay with the queue.
+func (g *grpo) judge(ctx context.Context, d Delivery) (left []coordinator.Action, decided bool, err error) {
 	if d.Redelivered {
 		g.traffic.redelivered++
 	}
-	actions := g.c.Step(g.examine(d))
-	left := actions[:0]
-	for _, a := range actions {
-		var err error
+	for _, a := range g.c.Step(g.examine(d)) {
+		verdict := true
 		switch a := a.(type) {
 		case coordinator.Accept:
 			err = g.accept(ctx, d)
@@ -120,13 +123,14 @@ func (g *grpo) judge(ctx context.Context, d Delivery) ([]coordinator.Action, err
 		case coordinator.Ignore:
 			g.traffic.duplicates++
 		default:
-			left = append(left, a)
+			left, verdict = append(left, a), false
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
+		decided = decided || verdict
 	}
-	return left, nil
+	return left, decided, nil
 }
 
 // accept keeps a trajectory in memory until its step is trained, and in the
