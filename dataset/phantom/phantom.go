@@ -20,6 +20,7 @@ import (
 	"image/png"
 	"io/fs"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 
 	"xragent/dataset"
@@ -133,10 +134,25 @@ func Generate(cfg Config, index int) Study {
 func Describe(cfg Config, index int) Study {
 	split, k := cfg.locate(index)
 	p := newPlan(cfg.Seed, split, k)
-	id := fmt.Sprintf("%s-%06d", split, k)
+	id := studyID(split, k)
 	t := p.truth(id)
 	return Study{ID: id, Split: split, Truth: t, Samples: p.samples(id, t)}
 }
+
+// Index returns the index of the study with that id, the inverse of Generate.
+func (c Config) Index(id string) (index int, ok bool) {
+	start := 0
+	for _, s := range c.sizes() {
+		name, found := strings.CutPrefix(id, string(s.split)+"-")
+		if k, err := strconv.Atoi(name); found && err == nil && k >= 0 && k < s.n && studyID(s.split, k) == id {
+			return start + k, true
+		}
+		start += s.n
+	}
+	return 0, false
+}
+
+func studyID(split dataset.Split, k int) string { return fmt.Sprintf("%s-%06d", split, k) }
 
 // EncodePNG encodes the image and writes its hash into the samples.
 func (s *Study) EncodePNG() ([]byte, error) {

@@ -40,7 +40,7 @@ func TestStudyDependsOnItsSplitAlone(t *testing.T) {
 
 func TestEveryStudyIsItsOwn(t *testing.T) {
 	seen := map[string]int{}
-	for i := range 60 {
+	for i := range 30 {
 		s := Generate(testConfig, i)
 		data, err := s.EncodePNG()
 		if err != nil {
@@ -305,7 +305,7 @@ func TestMisleadingNumbersMislead(t *testing.T) {
 // TestMasksAgreeWithTruth measures the masks and compares with what the
 // parameters say.
 func TestMasksAgreeWithTruth(t *testing.T) {
-	for i := range 80 {
+	for i := range 40 {
 		s := Describe(testConfig, i)
 		if s.Truth.View == Lateral {
 			continue
@@ -452,6 +452,20 @@ func difference(a, b *image.Gray) int {
 		most = max(most, int(math.Abs(float64(int(a.Pix[i])-int(b.Pix[i])))))
 	}
 	return most
+}
+
+func TestIndexInvertsIDs(t *testing.T) {
+	cfg := Config{Seed: 1, Train: 3, Test: 2, OOD: 2}
+	for i := range cfg.Studies() {
+		if got, ok := cfg.Index(Describe(cfg, i).ID); !ok || got != i {
+			t.Errorf("Index of study %d is %d, %v", i, got, ok)
+		}
+	}
+	for _, id := range []string{"", "train-3", "train-000003", "validate-000000", "test-+00001"} {
+		if got, ok := cfg.Index(id); ok {
+			t.Errorf("Index(%q) = %d, want none", id, got)
+		}
+	}
 }
 
 func TestHash(t *testing.T) {

@@ -71,7 +71,7 @@ func (p *plan) conditions(rng *rand.Rand) {
 	case p.need == NeedLookup && chance(rng, 0.4):
 		p.view = Lateral
 	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.1):
-		p.view, p.untold = Lateral, true
+		p.view, p.untold, p.need = Lateral, true, NeedCoarse // the view alone tells
 	default:
 		p.common(rng)
 	}

@@ -135,7 +135,7 @@ var templates = []template{
 		need:    map[Need]float64{NeedCoarse: 4, NeedCrop: 4.5, NeedBundle: 3},
 		answers: []string{"effusion", "pneumothorax", "nodule", "cardiomegaly", "volume loss"},
 		only:    map[Need][]int{NeedCrop: {0, 1, 2}, NeedBundle: {enlargedHeart, 4}},
-		words:   "What is the main finding?", allow: []string{tube},
+		words:   "What is the main finding?", allow: []string{tube}, sided: true,
 		closed:  "Main finding: effusion, pneumothorax, nodule, cardiomegaly or volume loss?",
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.mainFinding(rng, a) },
 	},

@@ -102,13 +102,15 @@ type splitKey struct {
 type Mask = *image.Gray
 
 // Masks are the structures as projected; lungs are their aerated parts. All
-// three are empty on a lateral film.
+// three are empty on a lateral film. Masks and [Render] need a truth that this
+// package made: one that was read back from a file has lost its geometry.
 type Masks struct {
 	RightLung, LeftLung, Heart Mask
 }
 
 // Masks draws the masks of the study from its parameters.
 func (t Truth) Masks() Masks {
+	t.mustBeMade()
 	frame := image.Rect(0, 0, Size, Size)
 	m := Masks{image.NewGray(frame), image.NewGray(frame), image.NewGray(frame)}
 	if t.View == Lateral {
@@ -137,7 +139,14 @@ func (t Truth) Masks() Masks {
 
 // Render draws the film of a study that this package made.
 func Render(t Truth) *image.Gray {
+	t.mustBeMade()
 	return render(&t.scene, stream(t.key.seed, t.Split, t.key.k, streamPixels))
+}
+
+func (t Truth) mustBeMade() {
+	if t.scene.view == "" {
+		panic("phantom: truth of study " + t.ID + " was not made by Describe or Generate")
+	}
 }
 
 // measures returns what t measures on a film.
