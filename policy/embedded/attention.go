@@ -48,84 +48,108 @@ func rotate(dst, src, cos, sin []float32, direction float32) {
 // queryBlock is how many query rows share one product with the keys.
 const queryBlock = 64
 
-// An attention computes softmax(q·kᵀ/√dim)·v within each segment. Scores are
+// An attention computes softmax(q·kᵀ/√dim)·v within each scope. Scores are
 // held for one block of queries at a time and computed again on the way back
-// (Dao et al. 2022). A segment's key-value head is one unit of work, always done
+// (Dao et al. 2022). A family's key-value head is one unit of work, always done
 // by one goroutine in one order.
 type attention struct {
 	heads
 	threads  int
-	segments *[]segment
+	families *[][]scope
 	lse      []float32 // [rows, q]: log of each row's sum of exponentials
 	scratch  sync.Pool
 }
 
-func (b *builder) attention(x *G.Node, h heads, segments *[]segment) *G.Node {
-	a := &attention{heads: h, threads: b.feed.threads, segments: segments, lse: make([]float32, x.Shape()[0]*h.q)}
+func (b *builder) attention(x *G.Node, h heads, families *[][]scope) *G.Node {
+	a := &attention{heads: h, threads: b.feed.threads, families: families, lse: make([]float32, x.Shape()[0]*h.q)}
 	shape := matrix(x.Shape()[0], h.out())
 	return b.apply("attention", shape, G.Nodes{x}, func(v [][]float32, out []float32) {
-		a.each(func(s segment, head int) { a.forward(s, head, v[0], out) })
+		a.each(func(family []scope, head int) {
+			for _, s := range family {
+				a.forward(s, head, v[0], out)
+			}
+		})
 	}, func(out, dy *G.Node) *G.Node {
 		return b.like(x, "attention_dx", G.Nodes{dy, x, out}, func(v [][]float32, dx []float32) {
-			a.each(func(s segment, head int) { a.backward(s, head, v[0], v[1], v[2], dx) })
+			a.each(func(family []scope, head int) {
+				for _, s := range family {
+					a.clearKeys(s.own, head, dx)
+					a.backward(s, head, v[0], v[1], v[2], dx)
+				}
+			})
 		})
 	})
 }
 
-// each runs visit for every segment and key-value head.
-func (a *attention) each(visit func(s segment, head int)) {
-	simd.For(a.threads, len(*a.segments)*a.kv, func(lo, hi int) {
+// each runs visit for every family and key-value head.
+func (a *attention) each(visit func(family []scope, head int)) {
+	simd.For(a.threads, len(*a.families)*a.kv, func(lo, hi int) {
 		for unit := lo; unit < hi; unit++ {
-			visit((*a.segments)[unit/a.kv], unit%a.kv)
+			visit((*a.families)[unit/a.kv], unit%a.kv)
 		}
 	})
 }
 
-// block is a stretch of queries of one segment and one query head, with the
-// keys that they may see.
+// A block is some queries of one scope and the keys that they may see: all
+// before the scope, and its own from its start.
 type block struct {
+	scope
 	first, rows int // queries, as rows of the batch
-	keys        int // keys, from the segment's start
+	keys        int // keys in all
 	seen        int // keys seen by the first query
 	step        int // further keys seen by each following query
 }
 
-func (a *attention) blocks(s segment) []block {
+func (a *attention) blocks(s scope) []block {
 	var bs []block
-	for lo := s.lo; lo < s.hi; lo += queryBlock {
-		hi := min(lo+queryBlock, s.hi)
+	before := s.before.len()
+	for lo := s.own.lo; lo < s.own.hi; lo += queryBlock {
+		hi := min(lo+queryBlock, s.own.hi)
 		if a.causal {
-			bs = append(bs, block{lo, hi - lo, hi - s.lo, lo - s.lo + 1, 1})
+			bs = append(bs, block{s, lo, hi - lo, before + hi - s.own.lo, before + lo - s.own.lo + 1, 1})
 		} else {
-			bs = append(bs, block{lo, hi - lo, s.hi - s.lo, s.hi - s.lo, 0})
+			bs = append(bs, block{s, lo, hi - lo, before + s.own.len(), before + s.own.len(), 0})
 		}
 	}
 	return bs
 }
 
-func (a *attention) forward(s segment, kv int, x, out []float32) {
-	buffer := a.borrow(queryBlock * (s.hi - s.lo))
+// runs visits the block's keys as contiguous rows of the batch: n of them from
+// row at, which stand in columns column... of its scores.
+func (b block) runs(visit func(at, n, column int)) {
+	before := b.before.len()
+	if before > 0 {
+		visit(b.before.lo, before, 0)
+	}
+	visit(b.own.lo, b.keys-before, before)
+}
+
+func (a *attention) forward(s scope, kv int, x, out []float32) {
+	buffer := a.borrow(queryBlock * (s.before.len() + s.own.len()))
 	defer a.scratch.Put(buffer)
-	n, group := a.width(), a.q/a.kv
-	values := x[s.lo*n+a.valueAt(kv):]
+	n, o, group := a.width(), a.out(), a.q/a.kv
 	for head := kv * group; head < (kv+1)*group; head++ {
 		for _, q := range a.blocks(s) {
 			p := (*buffer)[:q.rows*q.keys]
-			a.scores(p, q, s, head, kv, x)
+			a.scores(p, q, head, kv, x)
 			for i := range q.rows {
 				row, seen := p[i*q.keys:(i+1)*q.keys], q.seen+i*q.step
 				a.lse[(q.first+i)*a.q+head] = softmax(row[:seen])
 				clear(row[seen:])
 			}
-			simd.Gemm(false, false, q.rows, a.dim, q.keys, p, q.keys, values, n, out[q.first*a.out()+head*a.dim:], a.out(), false)
+			q.runs(func(at, keys, column int) {
+				simd.Gemm(false, false, q.rows, a.dim, keys, p[column:], q.keys, x[at*n+a.valueAt(kv):], n, out[q.first*o+head*a.dim:], o, column > 0)
+			})
 		}
 	}
 }
 
 // scores writes q·kᵀ/√dim of one block.
-func (a *attention) scores(p []float32, q block, s segment, head, kv int, x []float32) {
+func (a *attention) scores(p []float32, q block, head, kv int, x []float32) {
 	n := a.width()
-	simd.Gemm(false, true, q.rows, q.keys, a.dim, x[q.first*n+head*a.dim:], n, x[s.lo*n+a.keyAt(kv):], n, p, q.keys, false)
+	q.runs(func(at, keys, column int) {
+		simd.Gemm(false, true, q.rows, keys, a.dim, x[q.first*n+head*a.dim:], n, x[at*n+a.keyAt(kv):], n, p[column:], q.keys, false)
+	})
 	simd.Scale(a.scale(), p)
 }
 
@@ -139,29 +163,40 @@ func softmax(x []float32) float32 {
 	return top + float32(math.Log(float64(sum)))
 }
 
+// clearKeys zeroes the gradient of a segment's keys and values, to which its
+// own scope and those behind it add.
+func (a *attention) clearKeys(s segment, kv int, dx []float32) {
+	n := a.width()
+	for r := s.lo; r < s.hi; r++ {
+		clear(dx[r*n+a.keyAt(kv) : r*n+a.keyAt(kv)+a.dim])
+		clear(dx[r*n+a.valueAt(kv) : r*n+a.valueAt(kv)+a.dim])
+	}
+}
+
 // backward: with p the weights and D = Σ dout·out, dv = pᵀ·dout,
 // ds = p·(dout·vᵀ − D)/√dim, dq = ds·k, dk = dsᵀ·q.
-func (a *attention) backward(s segment, kv int, dout, x, out, dx []float32) {
-	length := s.hi - s.lo
-	buffer := a.borrow(2 * queryBlock * length)
+func (a *attention) backward(s scope, kv int, dout, x, out, dx []float32) {
+	buffer := a.borrow(2 * queryBlock * (s.before.len() + s.own.len()))
 	defer a.scratch.Put(buffer)
-	n, o, group := a.width(), a.out(), a.q/a.kv
-	key, value := s.lo*n+a.keyAt(kv), s.lo*n+a.valueAt(kv)
-	for r := range length {
-		clear(dx[key+r*n : key+r*n+a.dim])
-		clear(dx[value+r*n : value+r*n+a.dim])
-	}
+	n, o, d, group := a.width(), a.out(), a.dim, a.q/a.kv
 	for head := kv * group; head < (kv+1)*group; head++ {
 		for _, q := range a.blocks(s) {
-			p, ds := (*buffer)[:q.rows*q.keys], (*buffer)[q.rows*q.keys:2*q.rows*q.keys]
-			query, do := q.first*n+head*a.dim, dout[q.first*o+head*a.dim:]
-			a.scores(p, q, s, head, kv, x)
+			size := q.rows * q.keys
+			p, ds := (*buffer)[:size], (*buffer)[size:2*size]
+			query, do := q.first*n+head*d, dout[q.first*o+head*d:]
+			a.scores(p, q, head, kv, x)
 			a.weights(p, q, head)
-			simd.Gemm(true, false, q.keys, a.dim, q.rows, p, q.keys, do, o, dx[value:], n, true)
-			simd.Gemm(false, true, q.rows, q.keys, a.dim, do, o, x[value:], n, ds, q.keys, false)
+			q.runs(func(at, keys, column int) {
+				value := at*n + a.valueAt(kv)
+				simd.Gemm(true, false, keys, d, q.rows, p[column:], q.keys, do, o, dx[value:], n, true)
+				simd.Gemm(false, true, q.rows, keys, d, do, o, x[value:], n, ds[column:], q.keys, false)
+			})
 			a.scoreGradients(ds, p, q, head, dout, out)
-			simd.Gemm(false, false, q.rows, a.dim, q.keys, ds, q.keys, x[key:], n, dx[query:], n, false)
-			simd.Gemm(true, false, q.keys, a.dim, q.rows, ds, q.keys, x[query:], n, dx[key:], n, true)
+			q.runs(func(at, keys, column int) {
+				key := at*n + a.keyAt(kv)
+				simd.Gemm(false, false, q.rows, d, keys, ds[column:], q.keys, x[key:], n, dx[query:], n, column > 0)
+				simd.Gemm(true, false, keys, d, q.rows, ds[column:], q.keys, x[query:], n, dx[key:], n, true)
+			})
 		}
 	}
 }

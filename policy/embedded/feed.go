@@ -4,19 +4,20 @@ package embedded
 // it when they run; only its first rows of each buffer are in use, so one graph
 // serves every micro-batch up to its capacity.
 //
-// Sequences lie one after another in rows, images one after another in patches.
+// Sequences lie one after another in rows, those of a bundle behind their common
+// prefix; images lie one after another in patches.
 type feed struct {
 	threads int
 
 	rows     int // text rows in use
 	ids      []int32
-	segments []segment // one a sequence
+	families [][]scope // one a bundle of sequences
 	cos, sin []float32 // [rows, head_dim/2]
 	source   []int32   // feature that stands at each row; -1: the id's embedding
 
 	patches    int
 	pixels     []float32 // [patches, PatchDim]
-	frames     []segment // patches that see each other
+	frames     [][]scope // one a frame
 	vcos, vsin []float32 // [patches, vision head_dim/2]
 	blends     []blend   // [patches]
 	features   int       // patches / merge²
@@ -30,8 +31,14 @@ type feed struct {
 	sums sums // written by the graph
 }
 
-// A segment is a range of rows that attend to each other.
+// A segment is a range of rows.
 type segment struct{ lo, hi int }
+
+func (s segment) len() int { return s.hi - s.lo }
+
+// A scope is rows that attend to one another and to all rows of the segment
+// before them, which may be empty. A family of scopes shares what is before.
+type scope struct{ before, own segment }
 
 // A target is one loss token: the row that predicts it, its id, and what the
 // objective knows of it.

@@ -146,7 +146,7 @@ func graphFor(t testing.TB, w *Weights, gradient []float32, threads int, rows []
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.feed.load(w.cfg, rows, pictures); err != nil {
+	if err := g.feed.load(w.cfg, w.cfg.bundles(rows, tokens), pictures); err != nil {
 		t.Fatal(err)
 	}
 	g.feed.tokens = float64(g.feed.targets)

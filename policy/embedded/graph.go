@@ -198,7 +198,7 @@ func (m *model) selfAttention(x *G.Node, p, norm string) *G.Node {
 	x = m.rmsNorm(x, m.param(norm), t.RMSNormEps, &f.rows)
 	qkv := m.linear(x, m.param(p+"q_proj.weight", p+"k_proj.weight", p+"v_proj.weight"), nil, &f.rows, false)
 	qkv = m.headNorm(qkv, m.param(p+"q_norm.weight"), m.param(p+"k_norm.weight"), h, t.RMSNormEps, &f.rows)
-	return m.attention(m.rope(qkv, h, &f.cos, &f.sin, &f.rows), h, &f.segments)
+	return m.attention(m.rope(qkv, h, &f.cos, &f.sin, &f.rows), h, &f.families)
 }
 
 func (m *model) mlp(x *G.Node, p string, rows *int) *G.Node {

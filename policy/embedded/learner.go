@@ -141,50 +141,79 @@ func (l *Learner) accumulate(ctx context.Context, b batch.Batch, o batch.Objecti
 	if err != nil {
 		return total, err
 	}
-	if err := l.weights.cfg.checkBatch(b, kind); err != nil {
+	cfg := l.weights.cfg
+	if err := cfg.checkBatch(b, kind); err != nil {
 		return total, err
 	}
-	for _, rows := range split(learning(b.Rows), l.opts.MicroTokens) {
-		if err := ctx.Err(); err != nil {
-			return total, fmt.Errorf("learner stopped between micro-batches: %w", err)
-		}
-		g, err := l.prepare(ctx, rows, trains)
-		if err != nil {
-			return total, err
-		}
-		g.feed.kind, g.feed.tokens = kind, float64(b.Tokens)
-		g.feed.clip = [2]float32{float32(1 - o.ClipLow), float32(1 + o.ClipHigh)}
-		if err := g.run(); err != nil {
-			return total, fmt.Errorf("model over %s: %w", rowIDs(rows), err)
-		}
-		if !finite(g.feed.sums.loss) {
-			return total, fmt.Errorf("loss is %v in %s; nothing was changed", g.feed.sums.loss, g.culprits(rows))
-		}
-		if after != nil {
-			if err := after(g, rows); err != nil {
+	teaching, silent := partition(b.Rows, kind)
+	for _, part := range []struct {
+		rows   []batch.Row
+		trains bool
+	}{{teaching, trains}, {silent, false}} {
+		for _, micro := range split(cfg.bundles(part.rows, l.opts.MicroTokens), l.opts.MicroTokens) {
+			if err := ctx.Err(); err != nil {
+				return total, fmt.Errorf("learner stopped between micro-batches: %w", err)
+			}
+			g, err := l.prepare(ctx, micro, part.trains)
+			if err != nil {
 				return total, err
 			}
+			g.feed.kind, g.feed.tokens = kind, float64(b.Tokens)
+			g.feed.clip = [2]float32{float32(1 - o.ClipLow), float32(1 + o.ClipHigh)}
+			if err := runChecked(g, rowsOf(micro), after); err != nil {
+				return total, err
+			}
+			total.add(g.feed.sums)
 		}
-		total.add(g.feed.sums)
 	}
 	return total, nil
 }
 
-// prepare returns a graph with rows loaded into its feed.
-func (l *Learner) prepare(ctx context.Context, rows []batch.Row, trains bool) (*graph, error) {
-	pictures, patches, err := l.fetch(ctx, rows)
-	if err != nil {
-		return nil, err
+// runChecked runs a prepared graph and holds its loss to be finite.
+func runChecked(g *graph, rows []batch.Row, after func(*graph, []batch.Row) error) error {
+	if err := g.run(); err != nil {
+		return fmt.Errorf("model over %s: %w", rowIDs(rows), err)
 	}
-	tokens := 0
+	if !finite(g.feed.sums.loss) {
+		return fmt.Errorf("loss is %v in %s; nothing was changed", g.feed.sums.loss, g.culprits(rows))
+	}
+	if after == nil {
+		return nil
+	}
+	return after(g, rows)
+}
+
+// partition drops rows without a loss token and sets apart those of advantage
+// 0: their gradient is exactly 0, so they are only evaluated, for the statistics.
+func partition(rows []batch.Row, kind objectiveKind) (teaching, silent []batch.Row) {
 	for _, r := range rows {
-		tokens += len(r.IDs)
+		switch {
+		case lossTokens(r) == 0:
+		case kind == clipped && r.Advantage == 0:
+			silent = append(silent, r)
+		default:
+			teaching = append(teaching, r)
+		}
 	}
-	g, err := l.graphFor(graphKind{trains, patches > 0}, tokens, patches)
+	return teaching, silent
+}
+
+// prepare returns a graph with bundles loaded into its feed.
+func (l *Learner) prepare(ctx context.Context, micro []bundle, trains bool) (*graph, error) {
+	pictures, patches, err := l.fetch(ctx, rowsOf(micro))
 	if err != nil {
 		return nil, err
 	}
-	return g, g.feed.load(l.weights.cfg, rows, pictures)
+	tokens, targets := 0, 0
+	for _, b := range micro {
+		tokens += b.tokens()
+		targets += b.targets()
+	}
+	g, err := l.graphFor(graphKind{trains, patches > 0}, max(tokens, targets), patches)
+	if err != nil {
+		return nil, err
+	}
+	return g, g.feed.load(l.weights.cfg, micro, pictures)
 }
 
 // graphFor returns a graph of that kind with room for the tokens and patches,
@@ -222,26 +251,13 @@ func bucket(n, least int) int {
 	return least
 }
 
-// learning drops the rows without a loss token: they teach nothing.
-func learning(rows []batch.Row) []batch.Row {
-	var kept []batch.Row
-	for _, r := range rows {
-		if slices.Contains(r.LossMask, 1) {
-			kept = append(kept, r)
-		}
-	}
-	return kept
-}
-
 func (c Config) checkBatch(b batch.Batch, kind objectiveKind) error {
 	tokens := 0
 	for _, r := range b.Rows {
 		if err := c.checkRow(r, kind); err != nil {
 			return err
 		}
-		for _, m := range r.LossMask {
-			tokens += int(m)
-		}
+		tokens += lossTokens(r)
 	}
 	switch {
 	case tokens == 0:
@@ -340,10 +356,7 @@ func (g *graph) culprits(rows []batch.Row) string {
 	var bad []batch.Row
 	i := 0
 	for _, r := range rows {
-		n := 0
-		for _, m := range r.LossMask {
-			n += int(m)
-		}
+		n := lossTokens(r)
 		if slices.ContainsFunc(g.logprobs[i:i+n], func(lp float32) bool { return !finite(float64(lp)) }) {
 			bad = append(bad, r)
 		}
@@ -381,7 +394,7 @@ func (s sums) stats(b batch.Batch) batch.Stats {
 		Loss: s.loss, Entropy: s.entropy / n, ApproxKL: s.kl / n, LogpDiff: s.diff / n,
 		ClipLow: float64(s.low) / n, ClipHigh: float64(s.high) / n, Tokens: b.Tokens,
 	}
-	for _, r := range learning(b.Rows) {
+	for _, r := range b.Rows {
 		st.AllTokens += len(r.IDs)
 	}
 	return st

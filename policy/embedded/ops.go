@@ -172,7 +172,8 @@ func (b *builder) learnedPositions(x, w *G.Node) *G.Node {
 	})
 }
 
-// lossRows keeps the rows that predict a loss token.
+// lossRows takes, for each loss token, the row that predicts it. A row that
+// bundled sequences share may predict several.
 func (b *builder) lossRows(x *G.Node) *G.Node {
 	f, n := b.feed, width(x)
 	return b.like(x, "loss_rows", G.Nodes{x}, func(v [][]float32, out []float32) {
@@ -183,7 +184,8 @@ func (b *builder) lossRows(x *G.Node) *G.Node {
 		return b.like(x, "loss_rows_dx", G.Nodes{dy}, func(v [][]float32, d []float32) {
 			clear(d[:f.rows*n])
 			for i, t := range f.target[:f.targets] {
-				copy(d[int(t.row)*n:(int(t.row)+1)*n], v[0][i*n:])
+				at := d[int(t.row)*n : (int(t.row)+1)*n]
+				simd.Add(at, at, v[0][i*n:(i+1)*n])
 			}
 		})
 	})
