@@ -1,0 +1,179 @@
+package radcot
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+
+	"xragent/dataset"
+)
+
+// The auxiliary tools.
+const (
+	parseTool  = "region_parse"
+	cropTool   = "roi_crop"
+	lookupTool = "evidence_lookup"
+)
+
+// An ask is one call that the teacher makes.
+type ask struct {
+	tool string
+	arg  string // a region, or what to look up
+}
+
+func (a ask) arguments() json.RawMessage {
+	name := "region"
+	if a.tool == lookupTool {
+		name = "query"
+	}
+	return json.RawMessage(fmt.Sprintf(`{%q: %q}`, name, a.arg))
+}
+
+// A route says what to ask for where a question has certain words.
+type route struct {
+	words []string // the question holds one of them
+	seen  []string // coarse statements that make the calls needless
+	tool  string   // "": the measurements or the view suffice
+	part  string   // of the chest: "" for the zone or lung that is asked about
+}
+
+// routes stands most specific first.
+var routes = []route{
+	{words: []string{"protocol"}, tool: lookupTool},
+	{words: []string{"tube", "tip of"}, tool: cropTool, part: "trachea"},
+	{words: []string{"projection", "view", "heart", "cardiomegaly", "volume", "shift", "mediastin", "cardiothoracic"}},
+	{words: []string{"texture", "edema", "oedema"}, tool: parseTool},
+	{words: []string{"how many"}, seen: []string{"nodule"}, tool: parseTool},
+	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool},
+	{words: []string{"pneumothorax"}, seen: []string{"edge free"}, tool: cropTool, part: "apex"},
+	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle"},
+	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free"}, tool: cropTool},
+	{words: []string{"more opaque"}, seen: []string{"opaque"}, tool: parseTool, part: "one lung"},
+	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
+		seen: []string{"opaque", "nodule"}, tool: parseTool},
+	{words: []string{"findings"}, seen: []string{"nodule", "opaque", "edge free", "lung small", "shifted"}, tool: parseTool},
+}
+
+// direct returns the calls that serve the question best. They depend on the
+// question's words and the coarse view alone.
+func direct(question string, coarse []string) []ask {
+	question = strings.ToLower(question)
+	for _, r := range routes {
+		if !slices.ContainsFunc(r.words, func(w string) bool { return strings.Contains(question, w) }) {
+			continue
+		}
+		if r.tool == "" || shows(coarse, r.seen) {
+			return nil
+		}
+		return r.asks(question)
+	}
+	return nil
+}
+
+// shows reports whether a coarse statement holds one of the words.
+func shows(coarse, words []string) bool {
+	return slices.ContainsFunc(coarse, func(s string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(s, w) })
+	})
+}
+
+var (
+	protocolCode = regexp.MustCompile(`(?i)\bp-\d{4}\b`)
+	sideOf       = regexp.MustCompile(`\b(right|left)\b`)
+	zoneOf       = regexp.MustCompile(`\b(right|left) (upper|middle|lower) (?:zone|lobe)`)
+)
+
+func (r route) asks(question string) []ask {
+	switch {
+	case r.tool == lookupTool:
+		if code := protocolCode.FindString(question); code != "" {
+			return []ask{{lookupTool, strings.ToUpper(code)}}
+		}
+		return []ask{{lookupTool, strings.TrimRight(question, "?. ")}}
+	case r.part == "trachea":
+		return []ask{{r.tool, r.part}}
+	case r.part == "one lung": // the parse compares with the other side
+		return []ask{{r.tool, "right lung"}}
+	}
+	if m := zoneOf.FindStringSubmatch(question); m != nil && r.part == "" {
+		return []ask{{r.tool, m[1] + " " + m[2] + " zone"}}
+	}
+	part := r.part
+	if part == "" {
+		part = "lung"
+	}
+	if sides := sideOf.FindAllString(question, -1); len(sides) == 1 {
+		return []ask{{r.tool, sides[0] + " " + part}}
+	}
+	return []ask{{r.tool, "right " + part}, {r.tool, "left " + part}}
+}
+
+var regions = []string{
+	"right upper zone", "right middle zone", "right lower zone", "left upper zone", "left middle zone", "left lower zone",
+	"right lung", "left lung", "right apex", "left apex", "trachea", "heart",
+}
+
+// worsen returns calls that serve worse than the right ones: none where some
+// are due, one too many where none is, another region, or another tool.
+func worsen(right []ask, rng *rand.Rand) []ask {
+	if len(right) == 0 {
+		return []ask{{pick(rng, parseTool, cropTool), pick(rng, regions...)}}
+	}
+	switch rng.IntN(3) {
+	case 0:
+		return nil
+	case 1:
+		return []ask{misplace(right[0], rng)}
+	}
+	return swap(right, rng)
+}
+
+// misplace asks the same tool about something else.
+func misplace(a ask, rng *rand.Rand) ask {
+	if a.tool == lookupTool {
+		return ask{lookupTool, pick(rng, "follow-up", "heart size", "nodule", "effusion")}
+	}
+	for {
+		if other := pick(rng, regions...); other != a.arg {
+			return ask{a.tool, other}
+		}
+	}
+}
+
+// swap asks another tool about the same.
+func swap(right []ask, rng *rand.Rand) []ask {
+	var out []ask
+	for _, a := range right {
+		switch a.tool {
+		case parseTool:
+			a.tool = cropTool
+		case cropTool:
+			a.tool = parseTool
+		default:
+			a = ask{parseTool, pick(rng, regions...)}
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))] }
+
+// assessment is the text of turn 1's block: what the coarse view shows, or of a
+// real image what its tags say.
+func assessment(coarse []string, p dataset.Prompt) string {
+	if len(coarse) > 0 {
+		return strings.Join(coarse, ", ")
+	}
+	view := "view unknown"
+	if v := p.Images[0].View; v != "" {
+		view = strings.ToLower(v) + " view"
+	}
+	if n := len(p.Images); n > 1 {
+		return fmt.Sprintf("%d films, first %s", n, view)
+	}
+	return "chest film, " + view
+}
