@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,8 @@ import (
 	"xragent/reward"
 	"xragent/rollout"
 )
+
+var every = flag.Bool("every", false, "kill at every boundary that a run crosses, not at a sample of them")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -126,7 +129,7 @@ func TestGRPOFinishes(t *testing.T) {
 func TestResumeIsExact(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		want, points := undisturbed(t, workers)
-		for _, kill := range killPoints(points, 24) {
+		for _, kill := range killPoints(points) {
 			t.Run(fmt.Sprintf("workers=%d/%d-%s", workers, kill, strings.ReplaceAll(points[kill], "/", "-")), func(t *testing.T) {
 				t.Parallel()
 				compareOutcomes(t, killedAndResumed(t, workers, kill), want)
@@ -165,19 +168,14 @@ func TestResumeIsExactInTrouble(t *testing.T) {
 	}
 }
 
-// killPoints chooses crossings: two of every kind of point, and random others.
-func killPoints(points []string, n int) []int {
-	rng := rand.New(rand.NewPCG(11, 11))
-	taken, kinds := map[int]bool{}, map[string]int{}
-	for _, i := range rng.Perm(len(points)) {
-		if kinds[points[i]] < 2 || len(taken) < n {
-			kinds[points[i]]++
-			taken[i] = true
-		}
-	}
+// killPoints chooses crossings: one of every kind of point, which makes five
+// inside a checkpoint and three inside a publication.
+func killPoints(points []string) []int {
 	var kills []int
-	for i := range points {
-		if taken[i] {
+	kinds := map[string]bool{}
+	for _, i := range rand.New(rand.NewPCG(11, 11)).Perm(len(points)) {
+		if *every || !kinds[points[i]] {
+			kinds[points[i]] = true
 			kills = append(kills, i)
 		}
 	}
