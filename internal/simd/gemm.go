@@ -91,47 +91,102 @@ func borrow(n int) *[]float32 {
 	return p
 }
 
-// Packed is a right-hand matrix op(B) laid out once for many products.
+// Packed is a right-hand matrix op(B) in the order in which the kernels read
+// it: packed once for many products, or written column by column.
 type Packed struct {
 	K, N int // shape of op(B)
 	data []float32
 }
 
+// NewPacked returns a zero k×n matrix.
+func NewPacked(k, n int) *Packed {
+	if useAVX2 {
+		n = roundUp(n)
+	}
+	return &Packed{k, n, make([]float32, k*n)}
+}
+
 // Pack lays out op(B), k×n, for [GemmPacked]. b is stored as in [Gemm].
 func Pack(transB bool, k, n int, b []float32, ldb int) *Packed {
 	checkMatrix(transB, k, n, b, ldb)
+	p := NewPacked(k, n)
+	p.N = n
 	if useAVX2 {
-		return &Packed{k, n, packPanels(transB, k, n, b, ldb)}
+		pack(p.data, transB, k, n, b, ldb)
+	} else {
+		packRows(p.data, transB, k, n, b, ldb)
 	}
-	data := make([]float32, k*n)
-	packRows(data, transB, k, n, b, ldb)
-	return &Packed{k, n, data}
+	return p
 }
+
+// SetColumn writes column j, of K elements.
+func (p *Packed) SetColumn(j int, column []float32) {
+	at, step := j, p.N
+	if useAVX2 {
+		at, step = j/panel*panel*p.K+j%panel, panel
+	}
+	for _, v := range column[:p.K] {
+		p.data[at] = v
+		at += step
+	}
+}
+
+// CopyColumns writes the first n columns of src, which has p's K, to p. It may
+// write up to 15 more.
+func (p *Packed) CopyColumns(src *Packed, n int) {
+	if useAVX2 {
+		copy(p.data, src.data[:roundUp(n)*p.K])
+		return
+	}
+	for i := range p.K {
+		copy(p.data[i*p.N:i*p.N+n], src.data[i*src.N:])
+	}
+}
+
+// Bytes returns the memory that p holds.
+func (p *Packed) Bytes() int { return 4 * len(p.data) }
 
 // GemmPacked computes C = A·P, or C += A·P, for a row-major A of m×P.K and
 // C of m×P.N, with the bits of [Gemm]. It splits the columns over threads.
 func GemmPacked(threads, m int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
-	if m <= 0 || p.N <= 0 {
-		return
-	}
-	checkMatrix(false, m, p.K, a, lda)
-	checkMatrix(false, m, p.N, c, ldc)
 	if m*p.N*p.K < 1<<18 {
 		threads = 1
 	}
+	if threads <= 1 {
+		gemmPacked(m, 0, p.N, a, lda, p, c, ldc, accumulate)
+		return
+	}
 	panels := (p.N + panel - 1) / panel
 	For(threads, panels, func(lo, hi int) {
-		j0, j1 := lo*panel, min(hi*panel, p.N)
-		if !accumulate {
-			clearRows(m, j1-j0, c[j0:], ldc)
-		}
-		if useAVX2 {
-			gemmPanels(m, j1-j0, p.K, operand{a, lda, 1}, p.data[j0*p.K:], c[j0:], ldc)
-			return
-		}
-		gemmAxpy(m, j1-j0, p.K, operand{a, lda, 1}, p.data[j0:], p.N, c[j0:], ldc)
+		gemmPacked(m, lo*panel, min(hi*panel, p.N), a, lda, p, c, ldc, accumulate)
 	})
+}
+
+// GemmColumns is [GemmPacked] with the first n columns of P only, on the
+// calling goroutine.
+func GemmColumns(m, n int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
+	gemmPacked(m, 0, n, a, lda, p, c, ldc, accumulate)
+}
+
+// gemmPacked computes columns [j0, j1) of C; j0 is a multiple of panel.
+func gemmPacked(m, j0, j1 int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
+	if m <= 0 || j1 <= j0 {
+		return
+	}
+	checkMatrix(false, m, p.K, a, lda)
+	checkMatrix(false, m, j1, c, ldc)
+	if !accumulate {
+		clearRows(m, j1-j0, c[j0:], ldc)
+	}
+	left := operand{a, lda, 1}
+	if useAVX2 {
+		gemmPanels(m, j1-j0, p.K, left, p.data[j0*p.K:roundUp(j1)*p.K], c[j0:], ldc)
+		return
+	}
+	gemmAxpy(m, j1-j0, p.K, left, p.data[j0:], p.N, c[j0:], ldc)
 }
 
 // panel is the width of a column panel of B, and of the micro-kernel's tile.
 const panel = 16
+
+func roundUp(n int) int { return (n + panel - 1) &^ (panel - 1) }

@@ -114,7 +114,7 @@ func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c []flo
 	}
 }
 
-// gemmPanels adds A·P to C for panels as [packPanels] lays them out.
+// gemmPanels adds A·P to C for panels as [pack] lays them out.
 func gemmPanels(m, n, k int, a operand, panels []float32, c []float32, ldc int) {
 	for p := 0; p < k; p += blockK {
 		part := operand{a.data[p*a.cs:], a.rs, a.cs}
@@ -206,16 +206,8 @@ func offset(transB bool, ldb, p, j int) int {
 	return p*ldb + j
 }
 
-func roundUp(n int) int { return (n + panel - 1) &^ (panel - 1) }
-
-// packPanels lays out op(B) as column panels of k rows of 16, the last padded
-// with zeros.
-func packPanels(transB bool, k, n int, b []float32, ldb int) []float32 {
-	data := make([]float32, k*roundUp(n))
-	pack(data, transB, k, n, b, ldb)
-	return data
-}
-
+// pack lays out op(B) as column panels of k rows of 16, the last padded with
+// zeros.
 func pack(dst []float32, transB bool, k, n int, b []float32, ldb int) {
 	for j := 0; j < n; j += panel {
 		out := dst[j*k : (j+panel)*k]

@@ -10,7 +10,7 @@ func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c []flo
 
 func gemmPanels(m, n, k int, a operand, panels []float32, c []float32, ldc int) { panic("simd") }
 
-func packPanels(transB bool, k, n int, b []float32, ldb int) []float32 { panic("simd") }
+func pack(dst []float32, transB bool, k, n int, b []float32, ldb int) { panic("simd") }
 
 func dotAVX2(x, y []float32) float32                        { panic("simd") }
 func axpyAVX2(alpha float32, x, y []float32)                { panic("simd") }

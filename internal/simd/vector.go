@@ -154,4 +154,4 @@ func GELUBackward(dx, x, dy []float32) {
 	}
 }
 
-func normalCDF(z float64) float64 { return 0.5 * math.Erfc(-z / math.Sqrt2) }
+func normalCDF(z float64) float64 { return 0.5 * math.Erfc(-z/math.Sqrt2) }

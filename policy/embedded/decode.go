@@ -73,15 +73,16 @@ func newDecoderLayer(w *Weights, p string) decoderLayer {
 
 // A kvCache holds the keys and values of a sequence's first n rows.
 type kvCache struct {
-	n, room int // rows held, rows that fit (a multiple of 16)
-	layers  []layerKV
+	n, room int       // rows held, rows that fit
+	heads   []headKV  // [layer·kv + head]
+	slab    []float32 // of all values
 }
 
-// layerKV is one layer's part. Keys are transposed, so that scores are a
-// product of plain matrices whose columns are positions.
-type layerKV struct {
-	keys   []float32 // [kv·dim, room]
-	values []float32 // [room, kv·dim]
+// headKV is the part of one layer's key-value head. Keys lie as the columns of
+// a packed matrix, so that scores are products that read memory in order.
+type headKV struct {
+	keys   *simd.Packed // [dim, room]
+	values []float32    // [room, dim]
 }
 
 // kernelWidth is what a product's columns are rounded up to.
@@ -91,28 +92,23 @@ func roundRows(n int) int { return (n + kernelWidth - 1) &^ (kernelWidth - 1) }
 
 func newKVCache(t TextConfig, rows int) *kvCache {
 	room := roundRows(rows)
-	size := room * t.NumKeyValueHeads * t.HeadDim
-	slab := make([]float32, 2*size*t.NumHiddenLayers)
-	c := &kvCache{room: room}
-	for range t.NumHiddenLayers {
-		c.layers = append(c.layers, layerKV{keys: slab[:size:size], values: slab[size : 2*size : 2*size]})
-		slab = slab[2*size:]
+	size, count := room*t.HeadDim, t.NumHiddenLayers*t.NumKeyValueHeads
+	c := &kvCache{room: room, slab: make([]float32, size*count)}
+	for i := range count {
+		c.heads = append(c.heads, headKV{simd.NewPacked(t.HeadDim, room), c.slab[i*size : (i+1)*size]})
 	}
 	return c
 }
 
 // bytes returns the memory that c holds.
-func (c *kvCache) bytes() int { return 4 * 2 * len(c.layers) * len(c.layers[0].keys) }
+func (c *kvCache) bytes() int { return 4*len(c.slab) + len(c.heads)*c.heads[0].keys.Bytes() }
 
 // copyFrom takes over the first n rows of src.
 func (c *kvCache) copyFrom(src *kvCache, n int) {
-	for l, from := range src.layers {
-		to := c.layers[l]
-		width := len(from.keys) / src.room
-		for j := range width {
-			copy(to.keys[j*c.room:j*c.room+n], from.keys[j*src.room:])
-		}
-		copy(to.values[:n*width], from.values)
+	for i, from := range src.heads {
+		to := c.heads[i]
+		to.keys.CopyColumns(from.keys, n)
+		copy(to.values, from.values[:n*to.keys.K])
 	}
 	c.n = n
 }
@@ -242,17 +238,17 @@ func (d *decoder) attend(w *workspace, spans []span, layer, rows int) {
 	r := 0
 	for _, s := range spans {
 		for i := range s.ids {
-			d.place(w, l, r+i, s.cache.layers[layer], s.cache.n+i, s.cache.room)
+			d.place(w, l, r+i, s.cache.heads[layer*d.heads.kv:], s.cache.n+i)
 		}
-		d.attendSpan(w, s.cache, layer, r, len(s.ids))
+		d.attendSpan(w, s.cache.heads[layer*d.heads.kv:], s.cache.n, r, len(s.ids))
 		r += len(s.ids)
 	}
 	simd.GemmPacked(1, rows, w.mixed, d.heads.out(), l.o, w.x, h, true)
 }
 
 // place normalises and turns the heads of row r, scales its queries, and
-// writes its keys and values to position at of the cache.
-func (d *decoder) place(w *workspace, l *decoderLayer, r int, kv layerKV, at, room int) {
+// writes its keys and values to position at of the layer's caches.
+func (d *decoder) place(w *workspace, l *decoderLayer, r int, caches []headKV, at int) {
 	h := d.heads
 	row := w.qkv[r*h.width() : (r+1)*h.width()]
 	cos, sin := w.cos[r*h.dim/2:(r+1)*h.dim/2], w.sin[r*h.dim/2:(r+1)*h.dim/2]
@@ -266,27 +262,27 @@ func (d *decoder) place(w *workspace, l *decoderLayer, r int, kv layerKV, at, ro
 		rotate(head, w.one, cos, sin, 1)
 	}
 	simd.Scale(attentionScale(h.dim), row[:h.q*h.dim])
-	for j, v := range row[h.keyAt(0):h.valueAt(0)] {
-		kv.keys[j*room+at] = v
+	for i, c := range caches[:h.kv] {
+		c.keys.SetColumn(at, row[h.keyAt(i):h.keyAt(i+1)])
+		copy(c.values[at*h.dim:(at+1)*h.dim], row[h.valueAt(i):])
 	}
-	copy(kv.values[at*h.kv*h.dim:], row[h.valueAt(0):])
 }
 
-// attendSpan mixes the values for rows [r, r+n), which stand behind the
-// cache's rows.
-func (d *decoder) attendSpan(w *workspace, c *kvCache, layer, r, n int) {
+// attendSpan mixes the values for rows [r, r+n), the first of which stands at
+// position at.
+func (d *decoder) attendSpan(w *workspace, caches []headKV, at, r, n int) {
 	h := d.heads
 	group := h.q / h.kv
-	for kv := range h.kv {
+	for i, c := range caches[:h.kv] {
 		if n == 1 { // the heads of a group share their keys: one product
-			at := kv * group * h.dim
-			d.attendRows(w, c, layer, kv, w.qkv[r*h.width()+at:], h.dim, w.mixed[r*h.out()+at:], h.dim, group, c.n+1, 0)
+			q, out := w.qkv[r*h.width()+i*group*h.dim:], w.mixed[r*h.out()+i*group*h.dim:]
+			d.attendRows(w, c, q, h.dim, out, h.dim, group, at+1, 0)
 			continue
 		}
-		for head := kv * group; head < (kv+1)*group; head++ {
+		for head := i * group; head < (i+1)*group; head++ {
 			for lo := 0; lo < n; lo += queryBlock {
 				q, out := w.qkv[(r+lo)*h.width()+head*h.dim:], w.mixed[(r+lo)*h.out()+head*h.dim:]
-				d.attendRows(w, c, layer, kv, q, h.width(), out, h.out(), min(queryBlock, n-lo), c.n+lo+1, 1)
+				d.attendRows(w, c, q, h.width(), out, h.out(), min(queryBlock, n-lo), at+lo+1, 1)
 			}
 		}
 	}
@@ -295,18 +291,17 @@ func (d *decoder) attendSpan(w *workspace, c *kvCache, layer, r, n int) {
 // attendRows computes softmax(q·kᵀ)·v for m queries, ldq apart, against one
 // key-value head. The first sees the positions below seen, each following one
 // step more.
-func (d *decoder) attendRows(w *workspace, c *kvCache, layer, kv int, q []float32, ldq int, out []float32, ldo, m, seen, step int) {
-	h, l := d.heads, c.layers[layer]
+func (d *decoder) attendRows(w *workspace, c headKV, q []float32, ldq int, out []float32, ldo, m, seen, step int) {
 	keys := seen + (m-1)*step
 	width := roundRows(keys)
 	w.scores = stretch(w.scores, m*width)
-	simd.Gemm(false, false, m, width, h.dim, q, ldq, l.keys[kv*h.dim*c.room:], c.room, w.scores, width, false)
+	simd.GemmColumns(m, width, q, ldq, c.keys, w.scores, width, false)
 	for i := range m {
 		row := w.scores[i*width : (i+1)*width]
 		softmax(row[:seen+i*step])
 		clear(row[seen+i*step:])
 	}
-	simd.Gemm(false, false, m, h.dim, keys, w.scores, width, l.values[kv*h.dim:], h.kv*h.dim, out, ldo, false)
+	simd.Gemm(false, false, m, d.heads.dim, keys, w.scores, width, c.values, d.heads.dim, out, ldo, false)
 }
 
 // logits computes the wanted rows' logits.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"xragent/chat"
 	"xragent/rollout"
 	"xragent/rollout/loop"
 )
@@ -74,6 +75,11 @@ type EngineStats struct {
 	Reused    int64 // of those, taken over from a cache
 	Sampled   int64 // ids sampled
 }
+
+var (
+	_ loop.Sampler   = (*Engine)(nil)
+	_ ImageProcessor = chat.Processor{}
+)
 
 type counters struct{ sequences, prompt, reused, sampled atomic.Int64 }
 

@@ -543,3 +543,45 @@ func benchmarkTurn(b *testing.B, e *Engine, group int, seed uint64) {
 		b.Error(err)
 	}
 }
+
+// BenchmarkGroups samples what a GRPO step samples: eight groups of four
+// two-turn trajectories with an image, under weights of their own.
+func BenchmarkGroups(b *testing.B) {
+	cfg := Small(2048)
+	cfg.ImageTokenID, cfg.VisionStartID, cfg.VisionEndID = 2000, 2001, 2002
+	w := Init(cfg, 1)
+	e := newTestEngine(b, w, EngineOptions{})
+	version := rollout.PolicyVersion(3)
+	for b.Loop() {
+		version++
+		if err := e.Load(w, version); err != nil {
+			b.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := range 32 {
+			wg.Go(func() { benchmarkTrajectory(b, e, version, i/4, uint64(i)+uint64(version)<<20) })
+		}
+		wg.Wait()
+	}
+	b.ReportMetric(float64(e.Stats().Sampled)/b.Elapsed().Seconds(), "ids/s")
+}
+
+func benchmarkTrajectory(b *testing.B, e *Engine, v rollout.PolicyVersion, group int, seed uint64) {
+	req := loop.SampleRequest{
+		Version: v, Images: [][]byte{fmt.Appendf(nil, "8x8:%c", 'a'+group)}, Seed: seed,
+		Sampling: rollout.Sampling{Temperature: 1, TopP: 1, MaxTokens: 60},
+	}
+	for i := range 230 {
+		req.IDs = append(req.IDs, int32((i*7+i/110*group)%1000))
+	}
+	req.IDs[110], req.IDs[111], req.IDs[112] = 2001, 2000, 2002
+	first, err := e.Sample(b.Context(), req)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	req.IDs = slices.Concat(req.IDs, first.Turn.OutputIDs, req.IDs[:60])
+	if _, err := e.Sample(b.Context(), req); err != nil {
+		b.Error(err)
+	}
+}
