@@ -79,7 +79,7 @@ func (p *plan) coarse(t Truth) []string {
 	out = append(out, heartStatement(t.Apparent.CTR))
 	before := len(out)
 	for _, f := range t.Findings {
-		if s := f.coarse(); s != "" {
+		if s := f.coarse(); s != "" && !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
@@ -124,6 +124,8 @@ func (f Finding) coarse() string {
 		if f.SizeMM >= 20 {
 			return "shifted " + f.Side
 		}
+	case tube, TubeMalposition: // the tube, not its tip
+		return "tube"
 	}
 	return ""
 }
@@ -146,7 +148,7 @@ func (p *plan) report(id string, t Truth) dataset.Sample {
 // reportNeed returns [NeedCrop] where a positive finding is not in the coarse view.
 func (p *plan) reportNeed(t Truth) Need {
 	for _, f := range t.Findings {
-		if slices.Contains(Findings, f.Name) && f.coarse() == "" {
+		if slices.Contains(Findings, f.Name) && (f.coarse() == "" || f.Name == TubeMalposition) {
 			return NeedCrop
 		}
 	}

@@ -37,7 +37,7 @@ type row struct {
 }
 
 // readRows reads the files of a schema and returns a hash over them.
-func readRows(dir, schema string) ([]row, string, error) {
+func readRows(dir string, schema Schema) ([]row, string, error) {
 	names := []string{"trainset.json", "testset.json"}
 	if schema == Public {
 		names = []string{"vqa_rad_dataset_public.json"}
@@ -169,9 +169,9 @@ func (r row) questionType() string {
 	}
 }
 
-func (r row) sample(schema string, img dataset.Image, patient string, part dataset.Split) dataset.Sample {
+func (r row) sample(schema Schema, img dataset.Image, patient string, part dataset.Split) dataset.Sample {
 	s := dataset.Sample{
-		ID: "vqarad-" + schema + "-" + r.id(), Source: source(schema), Split: part,
+		ID: "vqarad-" + string(schema) + "-" + r.id(), Source: source(schema), Split: part,
 		Study: "image-" + img.SHA256[:16], Patient: patient,
 		Prompt: dataset.Prompt{Kind: dataset.Closed, Question: strings.Join(strings.Fields(r.Question), " "), Images: []dataset.Image{img}},
 		Answer: r.answer, Template: r.questionType(), Capability: capabilities[r.questionType()],
@@ -203,7 +203,7 @@ func load(path string) (dataset.Image, error) {
 	img := dataset.Image{Path: path, Domain: "radiograph"}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return img, fmt.Errorf("%s: no such file: add it or correct field images of the configuration", path)
+		return img, fmt.Errorf("%s: no such file: add it or correct the root of the data", path)
 	} else if err != nil {
 		return img, err
 	}

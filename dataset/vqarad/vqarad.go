@@ -23,37 +23,41 @@ import (
 	"xragent/dataset"
 )
 
+// A Schema is one of the two forms in which VQA-RAD circulates.
+type Schema string
+
 // The schemas.
 const (
-	SplitFiles = "split_files" // trainset.json and testset.json
-	Public     = "public"      // vqa_rad_dataset_public.json
+	Public     Schema = "public" // vqa_rad_dataset_public.json
+	SplitFiles Schema = "split"  // trainset.json and testset.json
 )
 
-// A Config says what to read.
+// A Config says what to read. Zero fields have the defaults given.
 type Config struct {
-	Root       string  `yaml:"root"`       // directory that Questions and Images lie in
-	Questions  string  `yaml:"questions"`  // directory of the JSON files
-	Images     string  `yaml:"images"`     // directory of the images
-	Schema     string  `yaml:"schema"`     // split_files or public
-	Seed       uint64  `yaml:"seed"`       // of the split by image
-	Validation float64 `yaml:"validation"` // share of the images
-	Test       float64 `yaml:"test"`       // share of the images
+	Schema     Schema  // one a run, since they share questions; public
+	Questions  string  // directory of the JSON files below the root; vqa/vqa_rad
+	Images     string  // directory of the images below the root; cxr/vqa_rad
+	Seed       uint64  // of the split by image
+	Validation float64 // share of the images; 0.1
+	Test       float64 // share of the images; 0.25
 }
 
-// Default returns the settings that a configuration file may leave out.
-func Default() Config {
-	return Config{Questions: "vqa/vqa_rad", Images: "cxr/vqa_rad", Schema: SplitFiles, Seed: 1, Validation: 0.1, Test: 0.25}
+func (c Config) withDefaults() Config {
+	c.Schema = cmp.Or(c.Schema, Public)
+	c.Questions = cmp.Or(c.Questions, "vqa/vqa_rad")
+	c.Images = cmp.Or(c.Images, "cxr/vqa_rad")
+	c.Validation, c.Test = cmp.Or(c.Validation, 0.1), cmp.Or(c.Test, 0.25)
+	return c
 }
 
 // Validate reports the first field that makes c unusable.
 func (c Config) Validate() error {
+	c = c.withDefaults()
 	switch {
-	case c.Root == "":
-		return fmt.Errorf("vqarad: field root is empty: set the directory of the data")
 	case c.Schema != SplitFiles && c.Schema != Public:
-		return fmt.Errorf("vqarad: field schema is %q, want %s or %s: one of them a run, since they share questions", c.Schema, SplitFiles, Public)
-	case !(c.Validation >= 0 && c.Test > 0 && c.Validation+c.Test < 1):
-		return fmt.Errorf("vqarad: fields validation and test are %v and %v: want shares above 0 (test) whose sum is below 1", c.Validation, c.Test)
+		return fmt.Errorf("vqarad: schema is %q, want %s or %s: one of them a run, since they share questions", c.Schema, Public, SplitFiles)
+	case !(c.Validation > 0 && c.Test > 0 && c.Validation+c.Test < 1):
+		return fmt.Errorf("vqarad: shares of validation and test are %v and %v: want both above 0 and their sum below 1", c.Validation, c.Test)
 	}
 	return nil
 }
@@ -62,7 +66,7 @@ func (c Config) Validate() error {
 type Set struct {
 	Manifest dataset.Manifest
 	Samples  []dataset.Sample
-	Notes    []string // what was left out or done otherwise than officially, for people
+	Notice   string // what was left out or done otherwise than officially, for people
 
 	files map[string]string // path by image hash
 }
@@ -80,21 +84,22 @@ func (s *Set) Image(sha string) ([]byte, error) {
 	return data, nil
 }
 
-// Read reads, checks and splits the data.
-func Read(cfg Config) (*Set, error) {
+// Read reads, checks and splits the data below root.
+func Read(root string, cfg Config) (*Set, error) {
+	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	rows, sum, err := readRows(filepath.Join(cfg.Root, cfg.Questions), cfg.Schema)
+	rows, sum, err := readRows(filepath.Join(root, cfg.Questions), cfg.Schema)
 	if err != nil {
 		return nil, err
 	}
 	set := &Set{files: map[string]string{}}
 	rows = set.choose(rows)
 	if len(rows) == 0 {
-		return nil, fmt.Errorf("%s: no chest question with a short answer: is this VQA-RAD?", filepath.Join(cfg.Root, cfg.Questions))
+		return nil, fmt.Errorf("%s: no chest question with a short answer: is this VQA-RAD?", filepath.Join(root, cfg.Questions))
 	}
-	images, err := set.loadImages(filepath.Join(cfg.Root, cfg.Images), rows)
+	images, err := set.loadImages(filepath.Join(root, cfg.Images), rows)
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +134,13 @@ func (s *Set) choose(rows []row) []row {
 }
 
 func (s *Set) note(n int, format string, args ...any) {
-	if n > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d ", n)+fmt.Sprintf(format, args...))
+	if n == 0 {
+		return
 	}
+	if s.Notice != "" {
+		s.Notice += "; "
+	}
+	s.Notice += fmt.Sprintf("%d ", n) + fmt.Sprintf(format, args...)
 }
 
 // noteOverlap says how many images the official split has on both sides.
@@ -217,7 +226,7 @@ func (s *Set) describe(cfg Config, sum string) {
 	}
 }
 
-func source(schema string) string { return "vqarad/" + schema }
+func source(schema Schema) string { return "vqarad/" + string(schema) }
 
 func digest(data []byte) string {
 	sum := sha256.Sum256(data)

@@ -8,7 +8,6 @@ import (
 	"image/jpeg"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -26,12 +25,11 @@ func question(qid int, image, answer string) string {
 }
 
 // write makes a directory with the given rows and images a.jpg, b.jpg, c.jpg.
-func write(t *testing.T, train, test, public []string) Config {
+func write(t *testing.T, train, test, public []string) (string, Config) {
 	t.Helper()
-	cfg := Default()
-	cfg.Root = t.TempDir()
+	root, cfg := t.TempDir(), Config{Schema: SplitFiles}.withDefaults()
 	put := func(dir, name string, data []byte) {
-		path := filepath.Join(cfg.Root, dir)
+		path := filepath.Join(root, dir)
 		if err := errors.Join(os.MkdirAll(path, 0o755), os.WriteFile(filepath.Join(path, name), data, 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -53,16 +51,16 @@ func write(t *testing.T, train, test, public []string) Config {
 	if public != nil {
 		put(cfg.Questions, "vqa_rad_dataset_public.json", list(public))
 	}
-	return cfg
+	return root, cfg
 }
 
 func TestReadNormalisesAnswers(t *testing.T) {
-	cfg := write(t, []string{
+	root, cfg := write(t, []string{
 		question(1, "a.jpg", `" Yes "`), question(2, "b.jpg", `"NO"`), question(3, "c.jpg", `3`),
 		question(4, "c.jpg", `"Right  Upper lobe"`), question(5, "c.jpg", `"a b c d e"`),
 		strings.Replace(question(6, "c.jpg", `"x"`), "CHEST", "HEAD", 1),
 	}, []string{question(7, "a.jpg", `true`)}, nil)
-	set, err := Read(cfg)
+	set, err := Read(root, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,16 +75,15 @@ func TestReadNormalisesAnswers(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"vqarad-split_files-1": "binary yes", "vqarad-split_files-2": "binary no", "vqarad-split_files-3": "closed 3",
-		"vqarad-split_files-4": "closed right upper lobe", "vqarad-split_files-7": "closed true",
+		"vqarad-split-1": "binary yes", "vqarad-split-2": "binary no", "vqarad-split-3": "closed 3",
+		"vqarad-split-4": "closed right upper lobe", "vqarad-split-7": "closed true",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("answers differ:\n%s", d)
 	}
-	notes := strings.Join(set.Notes, "\n")
 	for _, want := range []string{"1 questions about other organs", "1 questions left out whose answer", "1 images are in both"} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("notes %q do not say %q", notes, want)
+		if !strings.Contains(set.Notice, want) {
+			t.Errorf("notice %q does not say %q", set.Notice, want)
 		}
 	}
 }
@@ -96,9 +93,9 @@ func TestPublicSchemaKeepsCasesTogether(t *testing.T) {
 		return strings.Replace(question(qid, image, `"yes"`), `{`, fmt.Sprintf(`{"image_case_url":%q,`, url), 1)
 	}
 	for seed := range uint64(20) {
-		cfg := write(t, nil, nil, []string{row(1, "a.jpg", "u/1"), row(2, "b.jpg", "u/1"), row(3, "c.jpg", "u/2"), row(4, "b.jpg", "u/3")})
+		root, cfg := write(t, nil, nil, []string{row(1, "a.jpg", "u/1"), row(2, "b.jpg", "u/1"), row(3, "c.jpg", "u/2"), row(4, "b.jpg", "u/3")})
 		cfg.Schema, cfg.Seed = Public, seed
-		set, err := Read(cfg)
+		set, err := Read(root, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +126,8 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		{"duplicate", question(1, "a.jpg", `"yes"`) + "," + question(1, "b.jpg", `"no"`), []string{"field qid: 1 occurs twice"}},
 		{"not JSON", `{`, []string{"trainset.json: not a JSON list"}},
 	} {
-		_, err := Read(write(t, []string{c.row}, nil, nil))
+		root, cfg := write(t, []string{c.row}, nil, nil)
+		_, err := Read(root, cfg)
 		if err == nil {
 			t.Errorf("%s: no error", c.name)
 			continue
@@ -146,22 +144,17 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 }
 
 func TestConfigValidate(t *testing.T) {
-	base := Default()
-	base.Root = "x"
 	for _, c := range []struct {
-		want   string
-		change func(*Config)
+		cfg  Config
+		want string
 	}{
-		{"", func(*Config) {}},
-		{"field root", func(c *Config) { c.Root = "" }},
-		{"field schema", func(c *Config) { c.Schema = "both" }},
-		{"sum is below 1", func(c *Config) { c.Test, c.Validation = 0.6, 0.4 }},
-		{"sum is below 1", func(c *Config) { c.Test = 0 }},
+		{Config{}, ""},
+		{Config{Schema: "both"}, `schema is "both"`},
+		{Config{Test: 0.6, Validation: 0.4}, "sum below 1"},
+		{Config{Test: -1}, "above 0"},
 	} {
-		cfg := base
-		c.change(&cfg)
-		if err := cfg.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: error %v, want %q", cfg, err, c.want)
+		if err := c.cfg.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: error %v, want %q", c.cfg, err, c.want)
 		}
 	}
 }
@@ -170,15 +163,13 @@ func TestRealData(t *testing.T) {
 	if _, err := os.Stat(sharedData); err != nil {
 		t.Skip("no VQA-RAD at " + sharedData + ": reading real files is not checked")
 	}
-	for schema, want := range map[string]int{SplitFiles: 682, Public: 437} {
-		cfg := Default()
-		cfg.Root, cfg.Schema = sharedData, schema
-		set, err := Read(cfg)
+	for schema, want := range map[Schema]int{SplitFiles: 682, Public: 437} {
+		set, err := Read(sharedData, Config{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkReal(t, schema, set, want)
-		again, err := Read(cfg)
+		again, err := Read(sharedData, Config{Schema: schema})
 		if err != nil || !cmp.Equal(set.Samples, again.Samples) {
 			t.Errorf("%s: two readings differ: %v", schema, err)
 		}
@@ -186,7 +177,7 @@ func TestRealData(t *testing.T) {
 }
 
 // checkReal holds a set of `rows` source rows against what is known of it.
-func checkReal(t *testing.T, schema string, set *Set, rows int) {
+func checkReal(t *testing.T, schema Schema, set *Set, rows int) {
 	t.Helper()
 	if n := len(set.Samples); n < rows*8/10 || n > rows {
 		t.Errorf("%s: %d samples of %d rows", schema, n, rows)
@@ -209,10 +200,10 @@ func checkReal(t *testing.T, schema string, set *Set, rows int) {
 	if kinds[dataset.Binary] == 0 || kinds[dataset.Closed] == 0 {
 		t.Errorf("%s: kinds %v", schema, kinds)
 	}
-	if !slices.ContainsFunc(set.Notes, func(n string) bool { return strings.Contains(n, "official split") }) {
-		t.Errorf("%s: notes do not say that the official split shares images: %q", schema, set.Notes)
+	if !strings.Contains(set.Notice, "official split") {
+		t.Errorf("%s: the notice does not say that the official split shares images: %q", schema, set.Notice)
 	}
-	t.Logf("%s: %v, kinds %v, notes %q", schema, set.Manifest.Counts, kinds, set.Notes)
+	t.Logf("%s: %v, kinds %v, notice %q", schema, set.Manifest.Counts, kinds, set.Notice)
 }
 
 func FuzzParse(f *testing.F) {
