@@ -159,7 +159,7 @@ func (b *builder) record(ctx context.Context, s dataset.Sample) (Record, error) 
 	if err != nil {
 		return Record{}, err
 	}
-	l := plan(s, b.coarse(s), b.cfg.Seed, b.cfg.Suboptimal)
+	l := plan(s, b.coarse(s), b.cfg)
 	r := Record{Sample: s, Teacher: Teacher, Turn1: l.turn1(), Suboptimal: !slices.Equal(l.asks, l.right)}
 	r.Sample.Reference = ""
 	for _, a := range l.asks {

@@ -57,7 +57,7 @@ func TestTurnsAreTerse(t *testing.T) {
 	records, _ := build(t, config(), phantoms(600))
 	for _, r := range records {
 		n1, n2 := words(r.Turn1), words(r.Turn2)
-		if n1 > 40 {
+		if n1 > 20+10*len(r.Calls) {
 			t.Errorf("turn 1 of %s has %d words:\n%s", r.Sample.ID, n1, r.Turn1)
 		}
 		limit := 45
@@ -110,8 +110,8 @@ func TestRoutingDoesNotKnowTheAnswer(t *testing.T) {
 func TestSuboptimalShare(t *testing.T) {
 	cfg := config()
 	cfg.Samples = 0
-	cfg.Size = Size{MultipleChoice: 700, Closed: 250, Binary: 300}
-	records, report := build(t, cfg, phantoms(1600))
+	cfg.Size = Size{MultipleChoice: 350, Closed: 150, Binary: 200}
+	records, report := build(t, cfg, phantoms(800))
 	share := float64(report.Suboptimal) / float64(len(records))
 	if share < 0.30 || share > 0.40 {
 		t.Errorf("%.3f of the records are routed worse on purpose, want 0.30 to 0.40", share)
@@ -281,6 +281,7 @@ func TestConfigErrors(t *testing.T) {
 		"ask for no record":  func(c *Config) { c.Size = Size{} },
 		"candidates is 0.5":  func(c *Config) { c.Candidates = 0.5 },
 		"suboptimal is 1":    func(c *Config) { c.Suboptimal = 1 },
+		"k_max is -1":        func(c *Config) { c.KMax = -1 },
 		"parallel is 0":      func(c *Config) { c.Parallel = 0 },
 		"call_timeout is 0s": func(c *Config) { c.Timeout = 0 },
 		"min_words is 5":     func(c *Config) { c.Filters.MinWords, c.Filters.MaxWords = 5, 4 },

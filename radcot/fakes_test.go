@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"xragent/dataset"
@@ -59,14 +61,24 @@ func (fakeImages) Get(_ context.Context, sha string) ([]byte, error) {
 	return []byte("film " + sha), nil
 }
 
-// phantoms returns the train samples of n studies, without rendering them.
+const studies = 800
+
+var described = sync.OnceValue(func() []phantom.Study {
+	var out []phantom.Study
+	for i := range studies {
+		out = append(out, phantom.Describe(phantom.Config{Seed: 5, Train: studies}, i))
+	}
+	return out
+})
+
+// phantoms returns the train samples of the first n studies, without images.
 func phantoms(n int) Sources {
 	truth := map[string]phantom.Truth{}
 	var samples []dataset.Sample
-	for i := range n {
-		s := phantom.Describe(phantom.Config{Seed: 5, Train: n}, i)
+	for i, s := range described()[:n] {
 		truth[s.ID] = s.Truth
 		for _, sample := range s.Samples {
+			sample.Prompt.Images = slices.Clone(sample.Prompt.Images)
 			sample.Prompt.Images[0].SHA256 = fmt.Sprintf("%064d", i)
 			samples = append(samples, sample)
 		}

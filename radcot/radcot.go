@@ -42,6 +42,7 @@ type Config struct {
 	Candidates float64 `yaml:"candidates" json:"candidates"`
 	// Suboptimal is the share of records whose routing is worsened on purpose.
 	Suboptimal float64       `yaml:"suboptimal" json:"suboptimal"`
+	KMax       int           `yaml:"k_max" json:"k_max"` // most calls of a record, as in the rollout
 	Filters    Filters       `yaml:"filters" json:"filters"`
 	Parallel   int           `yaml:"parallel" json:"parallel"`         // records in the making at once
 	Timeout    time.Duration `yaml:"call_timeout" json:"call_timeout"` // one try of a tool, of the measurements, or of an image
@@ -49,7 +50,7 @@ type Config struct {
 
 // Default returns the published recipe: 7,715 records.
 func Default() Config {
-	return Config{Size: recipe, Candidates: 1.5, Suboptimal: 0.35, Filters: DefaultFilters(), Parallel: 4, Timeout: time.Minute}
+	return Config{Size: recipe, Candidates: 1.5, Suboptimal: 0.35, KMax: 5, Filters: DefaultFilters(), Parallel: 4, Timeout: time.Minute}
 }
 
 // Size counts records by kind.
@@ -105,6 +106,7 @@ func (c Config) Validate() error {
 	bad(c.Sizes().Total() > 0, "samples and size ask for no record: set one of them")
 	bad(c.Candidates >= 1 && c.Candidates <= 100, "candidates is %v, want from 1 to 100", c.Candidates)
 	bad(c.Suboptimal >= 0 && c.Suboptimal < 1, "suboptimal is %v, want a share from 0 to less than 1", c.Suboptimal)
+	bad(c.KMax >= 0, "k_max is %d, want at least 0", c.KMax)
 	bad(c.Parallel > 0, "parallel is %d, want at least 1", c.Parallel)
 	bad(c.Timeout > 0, "call_timeout is %v, want more than 0", c.Timeout)
 	return errors.Join(append(errs, c.Filters.Validate())...)

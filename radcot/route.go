@@ -38,6 +38,7 @@ type route struct {
 	seen  []string // coarse statements that make the calls needless
 	tool  string   // "": the measurements or the view suffice
 	part  string   // of the chest: "" for the zone or lung that is asked about
+	small bool     // what is sought shows in a zone's crop, not in a lung's
 }
 
 // routes stands most specific first.
@@ -47,14 +48,15 @@ var routes = []route{
 	{words: []string{"projection", "view", "heart", "cardiomegaly", "volume", "shift", "mediastin", "cardiothoracic"}},
 	{words: []string{"texture", "edema", "oedema"}, tool: parseTool},
 	{words: []string{"how many"}, seen: []string{"nodule"}, tool: parseTool},
-	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool},
+	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool, small: true},
 	{words: []string{"pneumothorax"}, seen: []string{"edge free"}, tool: cropTool, part: "apex"},
 	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle"},
 	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free"}, tool: cropTool},
 	{words: []string{"more opaque"}, seen: []string{"opaque"}, tool: parseTool, part: "one lung"},
+	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: []string{"opaque", "nodule", "edge free", "lung small", "shifted"}, tool: cropTool, part: "each lung"},
 	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
 		seen: []string{"opaque", "nodule"}, tool: parseTool},
-	{words: []string{"findings"}, seen: []string{"nodule", "opaque", "edge free", "lung small", "shifted"}, tool: parseTool},
+	{words: []string{"findings"}, seen: []string{"nodule", "opaque", "edge free", "lung small", "shifted", "heart large"}, tool: parseTool, part: "each lung"},
 }
 
 // direct returns the calls that serve the question best. They depend on the
@@ -97,24 +99,44 @@ func (r route) asks(question string) []ask {
 		return []ask{{r.tool, r.part}}
 	case r.part == "one lung": // the parse compares with the other side
 		return []ask{{r.tool, "right lung"}}
+	case r.part == "each lung":
+		return []ask{{r.tool, "right lung"}, {r.tool, "left lung"}}
 	}
 	if m := zoneOf.FindStringSubmatch(question); m != nil && r.part == "" {
 		return []ask{{r.tool, m[1] + " " + m[2] + " zone"}}
+	}
+	sides := sideOf.FindAllString(question, -1)
+	if r.small {
+		return r.search(sides)
 	}
 	part := r.part
 	if part == "" {
 		part = "lung"
 	}
-	if sides := sideOf.FindAllString(question, -1); len(sides) == 1 {
+	if len(sides) == 1 {
 		return []ask{{r.tool, sides[0] + " " + part}}
 	}
 	return []ask{{r.tool, "right " + part}, {r.tool, "left " + part}}
 }
 
-var regions = []string{
-	"right upper zone", "right middle zone", "right lower zone", "left upper zone", "left middle zone", "left lower zone",
-	"right lung", "left lung", "right apex", "left apex", "trachea", "heart",
+// search looks through the zones of the side that is asked about, or of both
+// but for the last one, which is left over when the others are clear.
+func (r route) search(sides []string) []ask {
+	var out []ask
+	for _, zone := range zones {
+		if len(sides) != 1 || strings.HasPrefix(zone, sides[0]) {
+			out = append(out, ask{r.tool, zone})
+		}
+	}
+	if len(out) == len(zones) {
+		out = out[:len(zones)-1]
+	}
+	return out
 }
+
+var zones = []string{"right upper zone", "right middle zone", "right lower zone", "left upper zone", "left middle zone", "left lower zone"}
+
+var regions = append(slices.Clone(zones), "right lung", "left lung", "right apex", "left apex", "trachea", "heart")
 
 // worsen returns calls that serve worse than the right ones: none where some
 // are due, one too many where none is, another region, or another tool.

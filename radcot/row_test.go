@@ -83,7 +83,7 @@ func TestRowIsWhatTheLoopRecords(t *testing.T) {
 	if _, err := radcot.Build(t.Context(), cfg, src, func(r radcot.Record) error { rec = r; return nil }, nil); err != nil {
 		t.Fatal(err)
 	}
-	if len(rec.Calls) != 2 || len(rec.Images()) != 3 || len(rec.Attachments) != 1 {
+	if len(rec.Calls) != 5 || len(rec.Images()) != 6 || len(rec.Attachments) != 1 {
 		t.Fatalf("the record has %d calls, %d images, %d attachments", len(rec.Calls), len(rec.Images()), len(rec.Attachments))
 	}
 

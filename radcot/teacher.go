@@ -23,14 +23,16 @@ type lesson struct {
 
 // plan draws the calls from the question and the coarse view. The draw depends
 // on the seed and the sample's id, never on its answer.
-func plan(s dataset.Sample, coarse []string, seed uint64, suboptimal float64) lesson {
+func plan(s dataset.Sample, coarse []string, cfg Config) lesson {
 	h := fnv.New64a()
 	h.Write([]byte(s.ID))
-	rng := rand.New(rand.NewPCG(seed, h.Sum64()))
+	rng := rand.New(rand.NewPCG(cfg.Seed, h.Sum64()))
 	l := lesson{sample: s, coarse: coarse, right: direct(s.Prompt.Question, coarse)}
+	l.right = l.right[:min(len(l.right), cfg.KMax)]
 	l.asks = l.right
-	if rng.Float64() < suboptimal {
+	if rng.Float64() < cfg.Suboptimal {
 		l.asks = worsen(l.right, rng)
+		l.asks = l.asks[:min(len(l.asks), cfg.KMax)]
 	}
 	return l
 }
@@ -91,13 +93,7 @@ func (l lesson) answerWords() string {
 // brief is the reasoning of a short question: what was observed, then what
 // follows. Where the evidence at hand does not suffice it says so.
 func (l lesson) brief(calls []rollout.Call, b rollout.Bundle) string {
-	var parts []string
-	for i, c := range calls {
-		if i < 2 {
-			parts = append(parts, l.observed(i, c))
-		}
-	}
-	parts = append(parts, l.measured(b)...)
+	parts := append(l.observations(calls), l.measured(b)...)
 	verdict := "Not shown clearly; most likely " + l.answerWords() + "."
 	if l.suffices(calls, b) {
 		verdict = "So " + l.answerWords() + "."
@@ -105,16 +101,28 @@ func (l lesson) brief(calls []rollout.Call, b rollout.Bundle) string {
 	return strings.Join(append(parts, verdict), " ")
 }
 
-// observed tells what call i returned, shortened.
-func (l lesson) observed(i int, c rollout.Call) string {
-	a := l.asks[i]
-	switch {
-	case c.Status != rollout.CallOK:
-		return fmt.Sprintf("No result for %s.", a.arg)
-	case c.Image != "":
-		return fmt.Sprintf("Crop of %s seen.", a.arg)
+// observations tells what the calls returned, shortened; several crops are
+// told as one.
+func (l lesson) observations(calls []rollout.Call) []string {
+	var parts, crops []string
+	for i, c := range calls {
+		switch {
+		case c.Status != rollout.CallOK:
+			parts = append(parts, fmt.Sprintf("No result for %s.", l.asks[i].arg))
+		case c.Image != "":
+			crops = append(crops, l.asks[i].arg)
+		default:
+			parts = append(parts, first(c.Observation, 12)+".")
+		}
 	}
-	return first(c.Observation, 12) + "."
+	switch len(crops) {
+	case 0:
+	case 1:
+		parts = append(parts, "Crop of "+crops[0]+" seen.")
+	default:
+		parts = append(parts, fmt.Sprintf("%d crops seen.", len(crops)))
+	}
+	return parts
 }
 
 // first returns the first n words of text on one line, without a full stop at
@@ -132,7 +140,7 @@ func (l lesson) measured(b rollout.Bundle) []string {
 	}
 	var out []string
 	for _, c := range claims(b, l.sample.Relevant) {
-		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Name, rollout.FormatValue(c.Value), c.Category))+".")
+		out = append(out, sentence(c))
 	}
 	if out == nil {
 		return []string{"Measurements withheld."}
@@ -140,53 +148,65 @@ func (l lesson) measured(b rollout.Bundle) []string {
 	return out
 }
 
-// suffices reports whether the evidence at hand answers the question: a shown
-// measurement that bears on it, all the calls that serve it, or else the coarse
-// view, where the question needs no more than that. What is needed is known of
-// phantoms only; of a real image the calls decide.
+func sentence(c rollout.Claim) string {
+	return strings.TrimSpace(c.Name+" "+rollout.FormatValue(c.Value)+" "+c.Category) + "."
+}
+
+// suffices reports whether the evidence at hand answers the question. Of a
+// phantom it is known what is needed; of a real image, the calls that serve the
+// question must have been made.
 func (l lesson) suffices(calls []rollout.Call, b rollout.Bundle) bool {
-	if l.sample.Need == string(phantom.NeedMisleading) {
-		return false
-	}
-	if len(claims(b, l.sample.Relevant)) > 0 || l.sample.Need == string(phantom.NeedCoarse) {
+	switch phantom.Need(l.sample.Need) {
+	case phantom.NeedCoarse:
 		return true
+	case phantom.NeedBundle:
+		return len(claims(b, l.sample.Relevant)) > 0
+	case phantom.NeedMisleading:
+		return false
+	case phantom.NeedCrop, phantom.NeedParse, phantom.NeedLookup: // named after the tools
+		return l.asked(calls, l.sample.Need)
 	}
-	for _, need := range l.right {
-		got := false
-		for i, a := range l.asks {
-			got = got || a == need && calls[i].Status == rollout.CallOK
-		}
-		if !got {
+	return l.asked(calls, "") || len(claims(b, l.sample.Relevant)) > 0
+}
+
+// asked reports whether every call that serves the question best was made and
+// answered, and one of them with this tool ("": any).
+func (l lesson) asked(calls []rollout.Call, tool string) bool {
+	found := false
+	for _, a := range l.right {
+		i := slices.Index(l.asks, a)
+		if i < 0 || calls[i].Status != rollout.CallOK {
 			return false
 		}
+		found = found || tool == "" || a.tool == tool
 	}
-	return len(l.right) > 0
+	return found
 }
 
 // A sign is how a finding of the closed list shows.
 type sign struct {
 	finding string
 	coarse  string // part of a coarse statement
+	measure string // measurement that tells it
+	lungs   bool   // seen where both lungs were looked at
 }
 
 var signs = []sign{
-	{phantom.Cardiomegaly, "heart large"},
-	{phantom.Effusion, "base opaque"},
-	{phantom.Pneumothorax, "edge free"},
-	{phantom.Consolidation, "zone opaque"},
-	{phantom.Nodule, "nodule"},
-	{phantom.VolumeLoss, "lung small"},
-	{phantom.TubeMalposition, ""},
-	{phantom.Edema, ""},
+	{finding: phantom.Cardiomegaly, coarse: "heart large", measure: rollout.CTR},
+	{finding: phantom.Effusion, coarse: "base opaque", lungs: true},
+	{finding: phantom.Pneumothorax, coarse: "edge free"},
+	{finding: phantom.Consolidation, coarse: "zone opaque", lungs: true},
+	{finding: phantom.Nodule, coarse: "nodule", lungs: true},
+	{finding: phantom.VolumeLoss, coarse: "lung small", measure: rollout.Asymmetry},
+	{finding: phantom.TubeMalposition, coarse: "tube"},
+	{finding: phantom.Edema, coarse: "texture", lungs: true},
 }
 
 // rationale is the reasoning of a report: the view, the observations, the
 // measurements, then each finding in turn.
 func (l lesson) rationale(calls []rollout.Call, b rollout.Bundle) string {
 	parts := []string{"The film shows: " + assessment(l.coarse, l.sample.Prompt) + "."}
-	for i, c := range calls {
-		parts = append(parts, l.observed(i, c))
-	}
+	parts = append(parts, l.observations(calls)...)
 	if len(calls) == 0 {
 		parts = append(parts, "Nothing further was asked for, so the view has to do.")
 	}
@@ -194,7 +214,7 @@ func (l lesson) rationale(calls []rollout.Call, b rollout.Bundle) string {
 	parts = append(parts, "Each finding in turn:")
 	var checked []string
 	for _, s := range signs {
-		checked = append(checked, s.finding+" "+l.verdict(s, calls))
+		checked = append(checked, s.finding+" "+l.verdict(s, calls, b))
 	}
 	parts = append(parts, strings.Join(checked, ", ")+".")
 	return strings.Join(append(parts, "Together this makes "+l.answer()+"."), " ")
@@ -205,22 +225,20 @@ func (l lesson) reportMeasured(b rollout.Bundle) []string {
 		return []string{"The measurements are withheld and cannot decide about heart and volume."}
 	}
 	var out []string
-	for _, c := range claims(b, b.Shown) {
-		out = append(out, strings.TrimSpace(fmt.Sprintf("%s is %s %s", c.Name, rollout.FormatValue(c.Value), c.Category))+".")
+	for _, c := range claims(b, []string{rollout.CTR, rollout.Asymmetry}) {
+		out = append(out, sentence(c))
 	}
 	return out
 }
 
-// verdict says yes only of what the view or a tool could show.
-func (l lesson) verdict(s sign, calls []rollout.Call) string {
+// verdict says yes only of what the view, a measurement or a tool could show.
+func (l lesson) verdict(s sign, calls []rollout.Call, b rollout.Bundle) string {
 	switch {
 	case slices.Contains(l.sample.Masked, s.finding):
 		return "unclear"
 	case !slices.Contains(l.sample.Positive, s.finding):
 		return "no"
-	case s.coarse != "" && shows(l.coarse, []string{s.coarse}):
-		return "yes"
-	case slices.ContainsFunc(calls, func(c rollout.Call) bool { return c.Status == rollout.CallOK }):
+	case shows(l.coarse, []string{s.coarse}), slices.Contains(b.Shown, s.measure), s.lungs && l.asked(calls, ""):
 		return "yes"
 	}
 	return "likely"

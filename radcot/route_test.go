@@ -1,0 +1,60 @@
+package radcot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDirect(t *testing.T) {
+	dark := []string{"pa view", "heart size unclear", "no large finding"}
+	for _, c := range []struct {
+		question string
+		coarse   []string
+		want     string
+	}{
+		{"Which projection is this film?", dark, ""},
+		{"Protocol P-0123: when is follow-up due?", dark, "evidence_lookup P-0123"},
+		{"Where is the tube tip?", dark, "roi_crop trachea"},
+		{"What is the heart size?", dark, ""},
+		{"Which lung has lost volume?", dark, ""},
+		{"How abnormal is the texture of the left upper zone?", dark, "region_parse left upper zone"},
+		{"Is the left middle zone abnormal?", dark, "region_parse left middle zone"},
+		{"Is the left middle zone abnormal?", []string{"left middle zone opaque"}, ""},
+		{"How many nodules are in the right lung?", dark, "region_parse right lung"},
+		{"What margin has the nodule in the right upper zone?", dark, "roi_crop right upper zone"},
+		{"Is the nodule in the left lung?", dark, "roi_crop left upper zone, roi_crop left middle zone, roi_crop left lower zone"},
+		{"Where is the nodule?", dark, "roi_crop right upper zone, roi_crop right middle zone, roi_crop right lower zone, roi_crop left upper zone, roi_crop left middle zone"},
+		{"Where is the nodule?", []string{"pa view", "nodule left upper zone"}, ""},
+		{"On which side is the pneumothorax?", dark, "roi_crop right apex, roi_crop left apex"},
+		{"Is the effusion on the right?", dark, "roi_crop right costophrenic angle"},
+		{"Which lung is more opaque?", dark, "region_parse right lung"},
+		{"Which lung is abnormal?", dark, "roi_crop right lung, roi_crop left lung"},
+		{"List the findings.", dark, "region_parse right lung, region_parse left lung"},
+		{"Is there evidence of pneumonia in the right lower lobe?", nil, "region_parse right lower zone"},
+		{"Was a biopsy taken?", nil, ""},
+	} {
+		var got []string
+		for _, a := range direct(c.question, c.coarse) {
+			got = append(got, a.tool+" "+a.arg)
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%q with %q asks %q, want %q", c.question, c.coarse, strings.Join(got, ", "), c.want)
+		}
+	}
+}
+
+// Worsened routing is never the right routing.
+func TestWorsened(t *testing.T) {
+	cfg := config()
+	cfg.Suboptimal = 0.999999
+	for _, s := range phantoms(800).Samples {
+		for i := range 3 {
+			s.ID = fmt.Sprint(s.ID, i)
+			if l := plan(s, []string{"pa view"}, cfg); slices.Equal(l.asks, l.right) {
+				t.Fatalf("%q: worsened to the right calls %v", s.Prompt.Question, l.asks)
+			}
+		}
+	}
+}
