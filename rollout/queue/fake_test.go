@@ -143,6 +143,9 @@ type bench struct {
 
 func newBench(t testing.TB, o Options) *bench {
 	t.Helper()
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel() // most of a test's time is waiting
+	}
 	server, nc := bustest.Start(t)
 	b := &bench{t: t, server: server, nc: nc, opts: o, events: make(map[EventKind]int)}
 	b.opts.Run, b.opts.Log = run, quiet

@@ -304,7 +304,7 @@ func (q *Queue) Open(ctx context.Context, m rollout.WeightsManifest) error {
 	if _, err := q.policy.Put(ctx, openKey, record); err != nil {
 		return fmt.Errorf("open version %d: %w", m.Version, err)
 	}
-	return q.js.Conn().Publish(announceSubject(q.opts.Run), nil)
+	return q.announce()
 }
 
 func (q *Queue) checkManifest(m rollout.WeightsManifest) error {
@@ -433,9 +433,23 @@ func (q *Queue) Publish(ctx context.Context, tasks []rollout.Task) error {
 		}
 		messages = append(messages, &nats.Msg{Subject: taskSubject(t.ID, t.Version), Data: data})
 	}
-	return insist(ctx, q.opts.Log, "publish tasks", func(ctx context.Context) error {
+	err = insist(ctx, q.opts.Log, "publish tasks", func(ctx context.Context) error {
 		return q.publishAll(ctx, messages)
 	})
+	if err != nil || !q.olderThanNewest(tasks) {
+		return err
+	}
+	return q.announce() // workers have moved on, and look back when they hear it
+}
+
+func (q *Queue) olderThanNewest(tasks []rollout.Task) bool {
+	open := q.versions()
+	return slices.ContainsFunc(tasks, func(t rollout.Task) bool { return t.Version < open[len(open)-1].Version })
+}
+
+// announce tells workers to look at what is open and waiting.
+func (q *Queue) announce() error {
+	return q.js.Conn().Publish(announceSubject(q.opts.Run), nil)
 }
 
 func (q *Queue) checkOwn(t rollout.Task) error {

@@ -167,7 +167,6 @@ func TestUnprovedWorkerIsRefused(t *testing.T) {
 		"version":  func(p *rollout.Proof) { p.Version = 7 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := newBench(t, Options{})
 			b.open(0)
 			b.publish(task(0, 0, 0))

@@ -122,6 +122,9 @@ func (w *worker) join(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
+		if w.js.Conn().IsClosed() {
+			return err
+		}
 		w.opts.Log.Debug("waiting for the run", "err", err)
 		if sleep(ctx, pause) != nil {
 			return fmt.Errorf("run %s: %w (%w)", w.opts.Run, ErrNoRun, err)
@@ -135,7 +138,7 @@ func (w *worker) work(ctx context.Context) error {
 	pause := firstBackoff
 	for ctx.Err() == nil {
 		served, err := w.serveChosen(ctx)
-		if errors.Is(err, errGivenUp) {
+		if errors.Is(err, errGivenUp) || w.js.Conn().IsClosed() {
 			return err
 		}
 		if served {
