@@ -123,6 +123,7 @@ func (g *grpo) publish(ctx context.Context, v rollout.PolicyVersion) error {
 	if err != nil {
 		return fmt.Errorf("publish version %d: %w", v, err)
 	}
+	m.Run = g.plan.Run
 	if err := g.decide(Decision{Kind: "publish", Step: int(v), Detail: m.Digest}); err != nil {
 		return err
 	}

@@ -67,8 +67,10 @@ func (l *fakeLearner) Load(_ context.Context, dir string) error {
 
 func (l *fakeLearner) Publish(_ context.Context, v rollout.PolicyVersion) (rollout.WeightsManifest, error) {
 	sum := sha256.Sum256(l.bytes())
-	return rollout.WeightsManifest{Run: "t", Version: v, Digest: hex.EncodeToString(sum[:])}, nil
+	return rollout.WeightsManifest{Version: v, Digest: hex.EncodeToString(sum[:]), Canary: fakeCanary}, nil
 }
+
+var fakeCanary = rollout.Canary{IDs: []int32{1, 2}, Logprobs: []float32{-1}, Tolerance: 1e-3}
 
 // A fakeQueue keeps tasks and results over restarts of the trainer, as a
 // stream on disk would. Its workers finish tasks in a random order, break down
