@@ -320,57 +320,117 @@ func TestEngineBrokenWeights(t *testing.T) {
 
 func TestEngineLoadSwapsWeights(t *testing.T) {
 	w := testWeights(t)
-	e := newTestEngine(t, w, EngineOptions{})
-	before := sampleGroups(t, e, 1)
 	other := w.Clone()
 	for _, p := range other.Tensors() {
 		for i := range p.Data {
 			p.Data[i] *= 1.5
 		}
 	}
-	if err := e.Load(other, 4); err != nil {
+	e := newTestEngine(t, w, EngineOptions{})
+	before := sampleGroups(t, e, 2)
+	if err := e.Load(other, 3); err != nil {
+		t.Fatal(err)
+	}
+	got, want := sampleGroups(t, e, 2), sampleGroups(t, newTestEngine(t, other, EngineOptions{}), 2)
+	for i := range got {
+		if !sameTurns(got[i], want[i]) || sameTurns(got[i], before[i]) {
+			t.Fatalf("trajectory %d of the second weights is not that of an engine that never had the first", i)
+		}
+	}
+}
+
+func TestEngineReportsVersion(t *testing.T) {
+	w := testWeights(t)
+	e := newTestEngine(t, w, EngineOptions{})
+	if err := e.Load(w, 4); err != nil {
 		t.Fatal(err)
 	}
 	req := firstTurn(w.cfg, 0, 0)
 	req.Version = 4
 	r, err := e.Sample(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slices.Equal(r.Turn.Logprobs, before[0][0].Turn.Logprobs) || r.Turn.Oldest != 4 || r.Turn.Newest != 4 {
-		t.Error("version 4 samples as version 3 did")
-	}
-	if err := e.Load(w, 3); err != nil {
-		t.Fatal(err)
-	}
-	if again := sampleGroups(t, e, 1); !sameTurns(again[0], before[0]) {
-		t.Error("the first weights, loaded again, sample differently")
+	if err != nil || r.Turn.Oldest != 4 || r.Turn.Newest != 4 {
+		t.Errorf("versions %d to %d (%v), want 4", r.Turn.Oldest, r.Turn.Newest, err)
 	}
 }
 
-// A load in the middle waits for the turns in progress.
+// A load in the middle waits for the turns in progress, whether others wait or not.
 func TestEngineLoadDrains(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	for _, batch := range []int{4, 8} {
+		t.Run(fmt.Sprint("batch", batch), func(t *testing.T) { testLoadDrains(t, batch) })
+	}
+}
+
+func testLoadDrains(t *testing.T, batch int) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	w := testWeights(t)
-	e := newTestEngine(t, w, EngineOptions{MaxBatch: 4})
+	e := newTestEngine(t, w, EngineOptions{MaxBatch: batch})
 	defer e.Close()
-	want := sampleGroups(t, e, 4)
-	var wg sync.WaitGroup
-	for i := range 16 {
-		wg.Go(func() {
-			got, err := e.Sample(t.Context(), firstTurn(w.cfg, i/4, i%4))
+	sample := func(i int) (loop.SampleResult, error) {
+		req := firstTurn(w.cfg, 2, i)
+		req.Sampling.MaxTokens, req.Stop = 500, nil
+		return e.Sample(t.Context(), req)
+	}
+	want := make([]loop.SampleResult, 8)
+	for i := range want {
+		var err error
+		if want[i], err = sample(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := e.Stats().Sequences
+	finished := make(chan bool, len(want))
+	for i := range want {
+		go func() {
+			got, err := sample(i)
 			if err != nil && !strings.Contains(err.Error(), "version 3 asked for, but version 4 is loaded") {
 				t.Error(err)
 			}
-			if err == nil && !slices.Equal(got.Turn.Logprobs, want[i][0].Turn.Logprobs) {
+			if err == nil && !slices.Equal(got.Turn.Logprobs, want[i].Turn.Logprobs) {
 				t.Errorf("turn %d was changed by a load", i)
 			}
-		})
+			finished <- err == nil
+		}()
 	}
-	if err := e.Load(w, 4); err != nil {
+	for e.Stats().Sequences < begun+4 {
+		time.Sleep(100 * time.Microsecond)
+	}
+	if err := e.Load(Init(w.cfg, 2), 4); err != nil {
 		t.Error(err)
 	}
-	wg.Wait()
+	ended := 0
+	for range want {
+		if <-finished {
+			ended++
+		}
+	}
+	if ended < 4 {
+		t.Errorf("%d turns ended with their version, 4 were in progress", ended)
+	}
+}
+
+func TestPrefixCacheIsBounded(t *testing.T) {
+	text := Small(128).Text
+	one := newKVCache(text, 16).bytes()
+	p := prefixCache{limit: 3 * one}
+	keep := func(keys ...uint64) { p.keep(keys, newKVCache(text, 16)) }
+	keep(1, 2)
+	keep(1, 2, 3) // covers the first
+	keep(1, 5)
+	keep(9)
+	if len(p.kept) != 3 || p.size != 3*one {
+		t.Fatalf("%d prefixes of %d bytes, want 3 of %d", len(p.kept), p.size, 3*one)
+	}
+	if _, n := p.find([]uint64{1, 2, 3, 4}); n != 3 {
+		t.Errorf("found %d rows, want 3", n)
+	}
+	keep(8)
+	if _, n := p.find([]uint64{1, 5}); n != 1 {
+		t.Errorf("%d rows of the least recently used prefix, want the 1 that another shares", n)
+	}
+	p.keep([]uint64{4}, newKVCache(text, 64))
+	if p.size != 3*one {
+		t.Errorf("a cache above the limit was kept: %d bytes", p.size)
+	}
 }
 
 func TestEngineConcurrentWithCancellations(t *testing.T) {
