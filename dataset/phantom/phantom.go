@@ -11,13 +11,11 @@
 package phantom
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"fmt"
 	"image"
-	"image/png"
 	"io/fs"
 	"math/rand/v2"
 	"strconv"
@@ -154,21 +152,21 @@ func (c Config) Index(id string) (index int, ok bool) {
 
 func studyID(split dataset.Split, k int) string { return fmt.Sprintf("%s-%06d", split, k) }
 
-// EncodePNG encodes the image and writes its hash into the samples.
+// EncodePNG returns the encoded image and writes its hash into the samples. It
+// fails for a study without an image, as Describe makes it.
 func (s *Study) EncodePNG() ([]byte, error) {
-	var b bytes.Buffer
-	enc := png.Encoder{CompressionLevel: png.BestSpeed}
-	if err := enc.Encode(&b, s.Image); err != nil {
-		return nil, fmt.Errorf("phantom %s: encode image: %w", s.ID, err)
+	if s.Image == nil {
+		return nil, fmt.Errorf("phantom %s: no image to encode: use Generate", s.ID)
 	}
-	sum := sha256.Sum256(b.Bytes())
+	data := encodePNG(s.Image)
+	sum := sha256.Sum256(data)
 	for i := range s.Samples {
 		images := s.Samples[i].Prompt.Images
 		for j := range images {
 			images[j].SHA256 = hex.EncodeToString(sum[:])
 		}
 	}
-	return b.Bytes(), nil
+	return data, nil
 }
 
 // The streams of a study's randomness. Text and pixels have a stream each, so

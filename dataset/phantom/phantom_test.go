@@ -3,6 +3,7 @@ package phantom
 import (
 	"bytes"
 	"image"
+	"image/png"
 	"math"
 	"slices"
 	"sort"
@@ -50,9 +51,30 @@ func TestEveryStudyIsItsOwn(t *testing.T) {
 			t.Fatalf("studies %d and %d have the same image", j, i)
 		}
 		seen[string(data)] = i
+		if i < 5 {
+			checkPNG(t, data, s.Image)
+		}
 		if len(s.Samples[0].Prompt.Images[0].SHA256) != 64 {
 			t.Fatalf("study %d: EncodePNG set no hash", i)
 		}
+	}
+}
+
+func checkPNG(t *testing.T, data []byte, want *image.Gray) {
+	t.Helper()
+	img, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := img.(*image.Gray); !ok || got.Rect != want.Rect || !bytes.Equal(got.Pix, want.Pix) {
+		t.Error("the PNG decodes to another image")
+	}
+}
+
+func TestEncodePNGNeedsAnImage(t *testing.T) {
+	s := Describe(testConfig, 0)
+	if _, err := s.EncodePNG(); err == nil {
+		t.Error("a study without an image encodes")
 	}
 }
 

@@ -70,7 +70,7 @@ func (p *plan) conditions(rng *rand.Rand) {
 		// A clean PA film; the projection's own question sets the view.
 	case p.need == NeedLookup && chance(rng, 0.4):
 		p.view = Lateral
-	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.1):
+	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.06):
 		p.view, p.untold, p.need = Lateral, true, NeedCoarse // the view alone tells
 	default:
 		p.common(rng)
@@ -211,7 +211,7 @@ func (p *plan) edema(rng *rand.Rand, side, zone int, marked bool) {
 }
 
 func (p *plan) pneumothorax(rng *rand.Rand, side int) {
-	f := Finding{Name: Pneumothorax, SizeMM: between(rng, 8, 14), Opacity: 24}
+	f := Finding{Name: Pneumothorax, SizeMM: between(rng, 4.5, 7.5), Opacity: 24}
 	if p.large {
 		f.SizeMM = between(rng, 35, 60)
 	}
@@ -219,7 +219,7 @@ func (p *plan) pneumothorax(rng *rand.Rand, side int) {
 }
 
 func (p *plan) effusion(rng *rand.Rand, side int) {
-	mm := between(rng, 21, 27)
+	mm := between(rng, 8, 11)
 	if p.large {
 		mm = between(rng, 90, 200)
 	}

@@ -46,3 +46,9 @@ func BenchmarkEncodePNG(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkDescribe(b *testing.B) {
+	for i := range b.N {
+		Describe(testConfig, i%100)
+	}
+}

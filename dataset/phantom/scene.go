@@ -205,6 +205,7 @@ func (c *canvas) haze(t *thorax, f Finding) {
 // vessels, inside it a lung that is denser the more it has collapsed.
 func (c *canvas) pleura(t *thorax, f Finding) {
 	gap := f.SizeMM / SpacingMM
+	dark := float32(14 * min(1, gap/40)) // little free air is hardly darker than lung
 	for y := int(t.apex); y < Size; y++ {
 		_, outer := t.span(f.side, float64(y))
 		for x := range Size {
@@ -216,7 +217,7 @@ func (c *canvas) pleura(t *thorax, f Finding) {
 			depth := outer - d - gap*(0.75+0.25*math.Cos(float64(y)/40))
 			switch {
 			case depth < -1:
-				c.v[at] += float32(air) * (lungTone - 14 - c.v[at])
+				c.v[at] += float32(air) * (lungTone - dark - c.v[at])
 			case depth < 1.2:
 				c.v[at] += float32(air * f.Opacity)
 			default:

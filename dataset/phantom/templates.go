@@ -132,7 +132,7 @@ var templates = []template{
 	},
 	{
 		name: diagnosisName, capability: diagnosis, general: true, relevant: []string{rollout.Asymmetry},
-		need:    map[Need]float64{NeedCoarse: 4, NeedCrop: 4.5, NeedBundle: 3},
+		need:    map[Need]float64{NeedCoarse: 5, NeedCrop: 6, NeedBundle: 4},
 		answers: []string{"effusion", "pneumothorax", "nodule", "cardiomegaly", "volume loss"},
 		only:    map[Need][]int{NeedCrop: {0, 1, 2}, NeedBundle: {enlargedHeart, 4}},
 		words:   "What is the main finding?", allow: []string{tube}, sided: true,
@@ -141,14 +141,14 @@ var templates = []template{
 	},
 	{
 		name: "abnormal-side", capability: comparison, general: true, relevant: []string{rollout.Asymmetry},
-		need:    map[Need]float64{NeedCoarse: 5, NeedCrop: 4, NeedParse: 4, NeedBundle: 3, NeedMisleading: 2},
+		need:    map[Need]float64{NeedCoarse: 7, NeedCrop: 6, NeedParse: 6, NeedBundle: 4.5, NeedMisleading: 2},
 		answers: bothSides, fillers: noSide, words: "Which lung is abnormal?", closed: "Which lung is abnormal: right or left?",
 		allow: quiet, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.anomaly(rng, a) },
 	},
 	{
 		name: "abnormal-on", capability: detection, general: true, relevant: []string{rollout.Asymmetry},
-		need:    map[Need]float64{NeedCoarse: 5, NeedCrop: 4, NeedParse: 4, NeedBundle: 3, NeedMisleading: 2},
+		need:    map[Need]float64{NeedCoarse: 7, NeedCrop: 6, NeedParse: 6, NeedBundle: 4.5, NeedMisleading: 2},
 		answers: yesNo, binary: true, words: "Is the {side} lung the abnormal one?",
 		allow: quiet, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.anomaly(rng, p.askedSide^a) },

@@ -100,7 +100,8 @@ func (t *thorax) floor(side int, d float64) float64 {
 
 func (t *thorax) surface(side int, d float64) float64 {
 	r := d / t.half[side]
-	return t.dome[side] + angleDepth - t.fluid[side] - 30*r*r*r
+	h := t.fluid[side]
+	return t.dome[side] + angleDepth - h - min(30, h/2)*r*r*r
 }
 
 // span returns the lung's edges at row y as distances; outer <= inner: no lung.
@@ -109,19 +110,6 @@ func (t *thorax) span(side int, y float64) (inner, outer float64) {
 		return 0, 0
 	}
 	return max(t.medial(side, y), t.heartEdge(side, y)), t.wall(side, y)
-}
-
-// aerated reports whether the pixel centre (x, y) shows lung that holds air.
-func (t *thorax) aerated(side int, x, y float64) bool {
-	d := toward(side) * (x - t.spine)
-	inner, outer := t.span(side, y)
-	return d >= inner && d < outer && y < t.floor(side, d)
-}
-
-// inHeart reports whether the pixel centre (x, y) belongs to the heart.
-func (t *thorax) inHeart(x, y float64) bool {
-	d := x - t.spine
-	return d < t.heartEdge(left, y) && -d < t.heartEdge(right, y)
 }
 
 // extent returns the greatest distance of the aerated lung from the spine,
@@ -168,11 +156,17 @@ func (t *thorax) area(side int) float64 {
 	return float64(n * step * step)
 }
 
-// ctr returns the cardiothoracic ratio as projected: the heart's greatest
-// horizontal extent over that of the lungs (column-extent variant).
-func (t *thorax) ctr() float64 {
+// measures returns what t measures on its film: the cardiothoracic ratio as the
+// heart's greatest horizontal extent over that of the lungs (column-extent
+// variant), the log ratio of the lungs' areas, and the shift of the trachea.
+func (t *thorax) measures() Measures {
 	heart := min(t.heart[right], t.spine) + min(t.heart[left], Size-t.spine)
-	return heart / (t.extent(right) + t.extent(left))
+	chest := t.extent(right) + t.extent(left)
+	return Measures{
+		CTR:       heart / chest,
+		Asymmetry: math.Log(max(1, t.area(right)) / max(1, t.area(left))),
+		Shift:     t.trachea / chest,
+	}
 }
 
 // width returns the inner width of the chest, effusions and cropping left out.

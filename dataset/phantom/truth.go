@@ -2,7 +2,6 @@ package phantom
 
 import (
 	"image"
-	"math"
 
 	"xragent/dataset"
 )
@@ -118,23 +117,29 @@ func (t Truth) Masks() Masks {
 	}
 	film := &t.scene.film
 	lungs := [2]Mask{m.RightLung, m.LeftLung}
-	for y := range Size {
-		fy := float64(y) + 0.5
-		for x := range Size {
-			fx, at := float64(x)+0.5, y*Size+x
-			side := left
-			if fx < film.spine {
-				side = right
-			}
-			switch {
-			case film.inHeart(fx, fy):
-				m.Heart.Pix[at] = 255
-			case film.aerated(side, fx, fy):
-				lungs[side].Pix[at] = 255
-			}
+	for side, lung := range lungs {
+		for y := range Size {
+			film.maskRow(side, y, lung.Pix[y*Size:(y+1)*Size], m.Heart.Pix[y*Size:(y+1)*Size])
 		}
 	}
 	return m
+}
+
+// maskRow fills one side's pixels of a row of the lung's and the heart's mask.
+func (t *thorax) maskRow(side, y int, lung, heart []uint8) {
+	fy := float64(y) + 0.5
+	inner, outer := t.span(side, fy)
+	border := t.heartEdge(side, fy)
+	for x := range lung {
+		d := toward(side) * (float64(x) + 0.5 - t.spine)
+		switch {
+		case d < 0:
+		case d < border:
+			heart[x] = 255
+		case d >= inner && d < outer && fy < t.floor(side, d):
+			lung[x] = 255
+		}
+	}
 }
 
 // Render draws the film of a study that this package made.
@@ -146,14 +151,5 @@ func Render(t Truth) *image.Gray {
 func (t Truth) mustBeMade() {
 	if t.scene.view == "" {
 		panic("phantom: truth of study " + t.ID + " was not made by Describe or Generate")
-	}
-}
-
-// measures returns what t measures on a film.
-func (t *thorax) measures() Measures {
-	return Measures{
-		CTR:       t.ctr(),
-		Asymmetry: math.Log(max(1, t.area(right)) / max(1, t.area(left))),
-		Shift:     t.trachea / (t.extent(right) + t.extent(left)),
 	}
 }
