@@ -40,7 +40,7 @@ func (f *fakeTools) Call(_ context.Context, tool string, args json.RawMessage, i
 		}
 		return rollout.Observation{Text: text}, nil
 	}
-	return rollout.Observation{Text: a.Region + ": mean 118, other side +12, spots 2", CacheHit: f.calls.Load()%2 == 0}, nil
+	return rollout.Observation{Text: "opacity 34 other side 31 pattern weak spots 2", CacheHit: f.calls.Load()%2 == 0}, nil
 }
 
 func (f *fakeTools) Measure(_ context.Context, images [][]byte, _ []dataset.Image) (rollout.Bundle, error) {

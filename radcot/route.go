@@ -53,7 +53,7 @@ var routes = []route{
 	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle"},
 	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free"}, tool: cropTool},
 	{words: []string{"more opaque"}, seen: []string{"opaque"}, tool: parseTool, part: "one lung"},
-	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: []string{"opaque", "nodule", "edge free", "lung small", "shifted"}, tool: cropTool, part: "each lung"},
+	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: []string{"opaque", "nodule", "edge free", "lung small", "shifted"}, tool: parseTool, part: "each lung"},
 	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
 		seen: []string{"opaque", "nodule"}, tool: parseTool},
 	{words: []string{"findings"}, seen: []string{"nodule", "opaque", "edge free", "lung small", "shifted", "heart large"}, tool: parseTool, part: "each lung"},

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"xragent/rollout"
 )
 
 func TestDirect(t *testing.T) {
@@ -30,7 +32,7 @@ func TestDirect(t *testing.T) {
 		{"On which side is the pneumothorax?", dark, "roi_crop right apex, roi_crop left apex"},
 		{"Is the effusion on the right?", dark, "roi_crop right costophrenic angle"},
 		{"Which lung is more opaque?", dark, "region_parse right lung"},
-		{"Which lung is abnormal?", dark, "roi_crop right lung, roi_crop left lung"},
+		{"Which lung is abnormal?", dark, "region_parse right lung, region_parse left lung"},
 		{"List the findings.", dark, "region_parse right lung, region_parse left lung"},
 		{"Is there evidence of pneumonia in the right lower lobe?", nil, "region_parse right lower zone"},
 		{"Was a biopsy taken?", nil, ""},
@@ -55,6 +57,25 @@ func TestWorsened(t *testing.T) {
 			if l := plan(s, []string{"pa view"}, cfg); slices.Equal(l.asks, l.right) {
 				t.Fatalf("%q: worsened to the right calls %v", s.Prompt.Question, l.asks)
 			}
+		}
+	}
+}
+
+// Reasoning does not draw "so" from a measurement that says otherwise.
+func TestContradicted(t *testing.T) {
+	observed := []rollout.Call{{Tool: parseTool, Status: rollout.CallOK, Observation: "opacity 34 other side 31 pattern weak spots 2"}}
+	for _, c := range []struct {
+		question, answer string
+		want             bool
+	}{
+		{"How many nodules are in the right lung?", "2", false}, {"How many nodules are in the right lung?", "1", true},
+		{"How abnormal is the texture of the left upper zone?", "slight", false}, {"How abnormal is the texture of the left upper zone?", "clear", true},
+		{"Is the left upper zone abnormal?", "no", false},
+	} {
+		var l lesson
+		l.sample.Prompt.Question, l.sample.Answer = c.question, c.answer
+		if got := l.contradicted(observed); got != c.want {
+			t.Errorf("%q answered %q: contradicted is %v", c.question, c.answer, got)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -95,7 +96,7 @@ func (l lesson) answerWords() string {
 func (l lesson) brief(calls []rollout.Call, b rollout.Bundle) string {
 	parts := append(l.observations(calls), l.measured(b)...)
 	verdict := "Not shown clearly; most likely " + l.answerWords() + "."
-	if l.suffices(calls, b) {
+	if l.suffices(calls, b) && !l.contradicted(calls) {
 		verdict = "So " + l.answerWords() + "."
 	}
 	return strings.Join(append(parts, verdict), " ")
@@ -111,6 +112,8 @@ func (l lesson) observations(calls []rollout.Call) []string {
 			parts = append(parts, fmt.Sprintf("No result for %s.", l.asks[i].arg))
 		case c.Image != "":
 			crops = append(crops, l.asks[i].arg)
+		case c.Tool == parseTool:
+			parts = append(parts, l.asks[i].arg+": "+first(c.Observation, 12)+".")
 		default:
 			parts = append(parts, first(c.Observation, 12)+".")
 		}
@@ -167,6 +170,27 @@ func (l lesson) suffices(calls []rollout.Call, b rollout.Bundle) bool {
 		return l.asked(calls, l.sample.Need)
 	}
 	return l.asked(calls, "") || len(claims(b, l.sample.Relevant)) > 0
+}
+
+var (
+	spots   = regexp.MustCompile(`\bspots (\d+)`)
+	pattern = regexp.MustCompile(`\bpattern (none|weak|strong)`)
+	graded  = map[string]string{"none": "clear", "weak": "slight", "strong": "marked"}
+)
+
+// contradicted reports whether what a tool measured says another answer than
+// the right one: tools err, and reasoning may not pretend that they agree.
+func (l lesson) contradicted(calls []rollout.Call) bool {
+	question := strings.ToLower(l.sample.Prompt.Question)
+	for _, c := range calls {
+		if m := spots.FindStringSubmatch(c.Observation); m != nil && strings.HasPrefix(question, "how many") && m[1] != l.answerWords() {
+			return true
+		}
+		if m := pattern.FindStringSubmatch(c.Observation); m != nil && strings.Contains(question, "texture") && graded[m[1]] != l.answerWords() {
+			return true
+		}
+	}
+	return false
 }
 
 // asked reports whether every call that serves the question best was made and
