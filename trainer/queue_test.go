@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -113,4 +114,54 @@ func outcome(t *testing.T, dir string, r trainer.GRPOResult) string {
 		all += string(data)
 	}
 	return all
+}
+
+// A wideEngine adds text, so that a trajectory has the size of a real one.
+type wideEngine struct {
+	fakeEngine
+	text string
+}
+
+func (e *wideEngine) Run(ctx context.Context, t rollout.Task) (rollout.Trajectory, error) {
+	r, err := e.fakeEngine.Run(ctx, t)
+	r.Turns[0].Text, r.Turns[1].Text = e.text, e.text
+	return r, err
+}
+
+// BenchmarkDurableTrajectories measures trajectories of 16 KB from task to
+// ledger: dispatched, sampled by 8 workers at no cost, stored, judged, synced,
+// acknowledged, scored, trained.
+func BenchmarkDurableTrajectories(b *testing.B) {
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	_, nc := bustest.Start(b)
+	js := bustest.JetStream(b, nc)
+	ctx, cancel := context.WithCancel(b.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	c := trainer.TestConfig()
+	c.Steps, c.Prompts, c.GroupSize, c.DynamicSampling, c.CheckpointEvery = 2, 64, 8, false, 0
+	for n := 0; b.Loop(); n++ {
+		run := fmt.Sprint("bench", n)
+		q, err := queue.New(ctx, js, queue.Options{Run: run, Log: quiet})
+		if err != nil {
+			b.Fatal(err)
+		}
+		working, stop := context.WithCancel(ctx)
+		for i := range 8 {
+			e := &wideEngine{fakeEngine{name: fmt.Sprint("w", i)}, strings.Repeat("x", 8<<10)}
+			wg.Go(func() {
+				queue.RunWorker(working, js, queue.WorkerOptions{Run: run, Name: e.name, Slots: 8, Log: quiet}, e)
+			})
+		}
+		_, err = trainer.RunGRPO(ctx, c, trainer.GRPODeps{Run: run, Dir: b.TempDir(), Learner: &trainer.FakeLearner{}, Queue: q,
+			Samples: trainer.FakeSamples(11), Score: trainer.FakeScore, Blobs: &trainer.FakeBlobs{}, Limits: trainer.FakeLimits})
+		stop()
+		wg.Wait()
+		q.Close()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N*c.Steps*c.Prompts*c.GroupSize)/b.Elapsed().Seconds(), "trajectories/s")
 }
