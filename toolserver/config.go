@@ -1,0 +1,100 @@
+package toolserver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"xragent/toolserver/measure"
+)
+
+// Config configures the tools. Functions are passed in by the program; the
+// rest is read from YAML.
+type Config struct {
+	Segmenter   string                   `yaml:"segmenter"`    // phantom, or none: every measurement is withheld
+	Gate        measure.Preset           `yaml:"gate"`         // all_or_nothing or per_measurement
+	Deadline    time.Duration            `yaml:"deadline"`     // of one call, waiting for a slot included
+	Deadlines   map[string]time.Duration `yaml:"deadlines"`    // by tool name, or measure; overrides Deadline
+	Concurrency int                      `yaml:"concurrency"`  // calls computed at a time
+	Cache       int                      `yaml:"cache_mib"`    // bound of each of the caches, in MiB; 0 disables them
+	Crop        int                      `yaml:"crop"`         // side of a returned crop, in pixels
+	Schemas     string                   `yaml:"schemas"`      // terse (in a small policy's prompt) or full
+	ImageBytes  int                      `yaml:"image_bytes"`  // largest encoded image accepted
+	ImagePixels int                      `yaml:"image_pixels"` // largest image decoded
+	Noise       Noise                    `yaml:"noise"`
+
+	// Protocols returns a site protocol's text by its code; nil: none.
+	Protocols func(code string) (string, bool) `yaml:"-"`
+	// Observe receives one record a call; it must be safe for concurrent use.
+	Observe func(Record) `yaml:"-"`
+	// Images fetches an image that a NATS request names by hash only; nil: the
+	// client is asked to send it.
+	Images func(ctx context.Context, sha256 string) ([]byte, error) `yaml:"-"`
+}
+
+// Noise is the error built into region_parse on phantoms, on top of what it
+// gets wrong by itself, so that a policy must learn how far to trust a tool.
+// Which calls err depends on pixels and region alone.
+type Noise struct {
+	Miss       float64 `yaml:"miss"`        // share of present signs reported absent
+	FalseAlarm float64 `yaml:"false_alarm"` // share of absent signs reported present
+}
+
+// Default returns the configuration of the embedded tools.
+func Default() Config {
+	return Config{
+		Segmenter: "phantom", Gate: measure.AllOrNothing,
+		Deadline: 10 * time.Second, Concurrency: 4, Cache: 64, Crop: 128, Schemas: "terse",
+		ImageBytes: 64 << 20, ImagePixels: 32 << 20,
+		Noise: Noise{Miss: 0.12, FalseAlarm: 0.08},
+	}
+}
+
+// Validate reports the first field that cannot be used.
+func (c Config) Validate() error {
+	switch {
+	case !slices.Contains([]string{"phantom", "none"}, c.Segmenter):
+		return fmt.Errorf("tools: field segmenter is %q, want phantom or none", c.Segmenter)
+	case c.Gate != measure.AllOrNothing && c.Gate != measure.PerMeasurement:
+		return fmt.Errorf("tools: field gate is %q, want %s or %s", c.Gate, measure.AllOrNothing, measure.PerMeasurement)
+	case c.Deadline <= 0:
+		return fmt.Errorf("tools: field deadline is %v, want more than 0", c.Deadline)
+	case c.Concurrency < 1:
+		return fmt.Errorf("tools: field concurrency is %d, want at least 1", c.Concurrency)
+	case c.Cache < 0:
+		return fmt.Errorf("tools: field cache_mib is %d, want 0 or more", c.Cache)
+	case c.Crop < 16 || c.Crop > 2048:
+		return fmt.Errorf("tools: field crop is %d, want 16 to 2048", c.Crop)
+	case c.Schemas != "terse" && c.Schemas != "full":
+		return fmt.Errorf("tools: field schemas is %q, want terse or full", c.Schemas)
+	case c.ImageBytes < 1 || c.ImagePixels < 1:
+		return fmt.Errorf("tools: fields image_bytes and image_pixels are %d and %d, want more than 0", c.ImageBytes, c.ImagePixels)
+	case !share(c.Noise.Miss) || !share(c.Noise.FalseAlarm):
+		return fmt.Errorf("tools: field noise is %v and %v, want shares from 0 to 0.5", c.Noise.Miss, c.Noise.FalseAlarm)
+	}
+	return c.validateDeadlines()
+}
+
+func share(p float64) bool { return p >= 0 && p <= 0.5 }
+
+func (c Config) validateDeadlines() error {
+	known := append(slices.Clone(toolNames), measureName)
+	for _, name := range slices.Sorted(maps.Keys(c.Deadlines)) {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("tools: field deadlines names %q, want one of %v", name, known)
+		}
+		if c.Deadlines[name] <= 0 {
+			return fmt.Errorf("tools: field deadlines.%s is %v, want more than 0", name, c.Deadlines[name])
+		}
+	}
+	return nil
+}
+
+func (c Config) deadline(name string) time.Duration {
+	if d, ok := c.Deadlines[name]; ok {
+		return d
+	}
+	return c.Deadline
+}

@@ -1,0 +1,339 @@
+package toolserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"slices"
+	"strings"
+	"time"
+
+	"xragent/dataset"
+	"xragent/rollout"
+	"xragent/toolserver/measure"
+	"xragent/toolserver/segment"
+)
+
+// The names of the tools in the order of their schemas, and of the measurements.
+var toolNames = []string{"region_parse", "roi_crop", "evidence_lookup"}
+
+const measureName = "measure"
+
+// A Server executes tools in process. It is safe for concurrent use.
+type Server struct {
+	cfg       Config
+	tools     map[string]*binding
+	segmenter segment.Segmenter // nil: none
+	calls     *flight[rollout.Observation]
+	bundles   *flight[rollout.Bundle]
+	views     *flight[*view] // has no slots of its own: it runs inside a call
+	tally     tally
+}
+
+// New builds the tools.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	base, err := readKnowledge(knowledgeFile)
+	if err != nil {
+		return nil, err
+	}
+	slots := make(chan struct{}, cfg.Concurrency)
+	bytes := cfg.Cache << 20
+	s := &Server{
+		cfg:     cfg,
+		tools:   map[string]*binding{},
+		calls:   newFlight[rollout.Observation](bytes, slots),
+		bundles: newFlight[rollout.Bundle](bytes, slots),
+		views:   newFlight[*view](bytes, nil),
+	}
+	if cfg.Segmenter == "phantom" {
+		s.segmenter = segment.Phantom{}
+	}
+	regions := map[string][]string{"region": Regions}
+	return s, errors.Join(
+		addTool(s, parseTool(cfg), regions),
+		addTool(s, cropTool(cfg), regions),
+		addTool(s, lookupTool(base, cfg.Protocols), nil),
+	)
+}
+
+func addTool[In, Out any](s *Server, t Tool[In, Out], enums map[string][]string) error {
+	b, err := bind(t, enums)
+	if err != nil {
+		return err
+	}
+	s.tools[t.Name] = b
+	return nil
+}
+
+// Schemas returns the tools' schemas in a fixed order, for the system prompt.
+func (s *Server) Schemas() []json.RawMessage {
+	schemas := make([]json.RawMessage, len(toolNames))
+	for i, name := range toolNames {
+		schemas[i] = s.tools[name].terse()
+		if s.cfg.Schemas == "full" {
+			full, err := s.tools[name].full()
+			if err != nil {
+				panic(fmt.Sprintf("toolserver: schema of %s: %v", name, err)) // it was made from a Go type
+			}
+			schemas[i] = full
+		}
+	}
+	return schemas
+}
+
+// Call executes one auxiliary tool on a study's images.
+func (s *Server) Call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (rollout.Observation, error) {
+	start := time.Now()
+	obs, stack, err := s.call(ctx, tool, args, images, meta)
+	if !known(tool) {
+		tool = "unknown" // what the policy wrote is content, and has no place in a metric
+	}
+	s.observe(Record{Tool: tool, Status: statusOf(obs, err), CacheHit: obs.CacheHit, Latency: time.Since(start), Stack: stack})
+	if err != nil {
+		return obs, fmt.Errorf("tool %s: %w", tool, err)
+	}
+	return obs, nil
+}
+
+func (s *Server) call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (obs rollout.Observation, stack string, err error) {
+	b, ok := s.tools[tool]
+	if !ok {
+		return unknownTool(), "", nil
+	}
+	canonical, err := b.canonical(args)
+	if err != nil {
+		obs, err = ownError(err)
+		return obs, "", err
+	}
+	study := &Study{server: s}
+	parts := [][]byte{[]byte(b.name), []byte(b.version), canonical}
+	if b.images {
+		if study, err = s.study(images, meta); err != nil {
+			return obs, "", err
+		}
+		parts = append(parts, s.segmenterKey(), study.key[:])
+	}
+	obs, hit, err := s.calls.do(ctx, keyOf(parts...), s.cfg.deadline(tool), func(ctx context.Context) (rollout.Observation, int, error) {
+		obs, err := b.run(ctx, study, canonical)
+		if err != nil {
+			obs, err = ownError(err)
+		}
+		return obs, len(obs.Text) + len(obs.Error) + len(obs.PNG), err
+	})
+	if p, ok := errors.AsType[*panicError](err); ok {
+		return rollout.Observation{Error: "tool failed"}, string(p.stack), nil
+	}
+	obs.CacheHit = hit
+	return obs, "", err
+}
+
+func known(tool string) bool { return slices.Contains(toolNames, tool) }
+
+func unknownTool() rollout.Observation {
+	return invalid("unknown tool; use " + strings.Join(toolNames, ", "))
+}
+
+func invalid(text string) rollout.Observation {
+	return rollout.Observation{Text: text, Invalid: true}
+}
+
+// ownError sorts a tool's error: the policy's mistake and the tool's own
+// failure are observations; an unreadable image and a deadline stay errors.
+func ownError(err error) (rollout.Observation, error) {
+	if text, ok := isArgument(err); ok {
+		return invalid(text), nil
+	}
+	if _, ok := errors.AsType[*ImageError](err); ok || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return rollout.Observation{}, err
+	}
+	return rollout.Observation{Error: err.Error()}, nil
+}
+
+// Measure computes the measurement bundle. The first image whose bundle is
+// admitted is the one reported; where none is, Image is -1 and the
+// measurements and reasons are those of the first image that has any.
+func (s *Server) Measure(ctx context.Context, images [][]byte, meta []dataset.Image) (rollout.Bundle, error) {
+	start := time.Now()
+	bundle, hit, err := s.measure(ctx, images, meta)
+	s.observe(Record{Tool: measureName, Status: statusOf(rollout.Observation{}, err), CacheHit: hit, Latency: time.Since(start)})
+	if err != nil {
+		return rollout.Bundle{}, fmt.Errorf("measurements: %w", err)
+	}
+	return copyBundle(bundle), nil
+}
+
+func (s *Server) measure(ctx context.Context, images [][]byte, meta []dataset.Image) (rollout.Bundle, bool, error) {
+	study, err := s.study(images, meta)
+	if err != nil {
+		return rollout.Bundle{}, false, err
+	}
+	k := keyOf([]byte(measureName), []byte(measure.Version), []byte(s.cfg.Gate), s.segmenterKey(), study.key[:])
+	return s.bundles.do(ctx, k, s.cfg.deadline(measureName), func(context.Context) (rollout.Bundle, int, error) {
+		bundle, err := study.measure(s.cfg.Gate)
+		return bundle, 4096, err
+	})
+}
+
+// copyBundle keeps the cached bundle out of the caller's reach: the loop fills
+// in Shown.
+func copyBundle(b rollout.Bundle) rollout.Bundle {
+	b.Measurements = append([]rollout.Measurement(nil), b.Measurements...)
+	b.Reasons = append([]string(nil), b.Reasons...)
+	return b
+}
+
+func (s *Server) segmenterKey() []byte {
+	if s.segmenter == nil {
+		return nil
+	}
+	return []byte(s.segmenter.Name())
+}
+
+// A Study is what a tool may look at: a study's images with their metadata.
+type Study struct {
+	server *Server
+	images [][]byte
+	meta   []dataset.Image
+	keys   []key // by image
+	key    key   // of all images with their metadata
+}
+
+func (s *Server) study(images [][]byte, meta []dataset.Image) (*Study, error) {
+	if len(images) != len(meta) {
+		return nil, fmt.Errorf("%d images with %d rows of metadata", len(images), len(meta))
+	}
+	st := &Study{server: s, images: images, meta: meta, keys: make([]key, len(images))}
+	parts := make([][]byte, 0, 2*len(images))
+	for i, file := range images {
+		st.keys[i] = key(sha256.Sum256(file))
+		m := meta[i]
+		m.Path, m.SHA256 = "", "" // say where and what it is; nothing that a result depends on
+		row, err := json.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("metadata of image %d: %w", i+1, err)
+		}
+		parts = append(parts, st.keys[i][:], row)
+	}
+	st.key = keyOf(parts...)
+	return st, nil
+}
+
+// A view is one decoded image with its masks; both are shared and must not be
+// changed.
+type view struct {
+	gray   *image.Gray
+	masks  *segment.Masks // nil: not this segmenter's domain, or it found nothing
+	boxes  lungBoxes
+	domain string
+	hash   key // of the encoded file
+	failed string
+}
+
+// region finds a named region in the image.
+func (v *view) region(name string) (box, string, error) {
+	b, canonical, ok := v.boxes.find(name)
+	if !ok {
+		return box{}, "", argumentErrorf("unknown region; use right or left with %s, or %s",
+			strings.Join(sidedRegions, ", "), strings.Join(midRegions, ", "))
+	}
+	return b, canonical, nil
+}
+
+// view returns image n, counted from 1 as the policy does; 0 is the first.
+func (st *Study) view(n int) (*view, error) {
+	if n == 0 {
+		n = 1
+	}
+	if n < 1 || n > len(st.images) {
+		return nil, argumentErrorf("image %d of %d; count from 1", n, len(st.images))
+	}
+	i, s := n-1, st.server
+	domain := st.meta[i].Domain
+	k := keyOf([]byte("view"), []byte(domain), s.segmenterKey(), st.keys[i][:])
+	v, _, err := s.views.do(context.Background(), k, s.cfg.Deadline, func(context.Context) (*view, int, error) {
+		v, err := s.look(st.images[i], domain, st.keys[i])
+		if err != nil {
+			return nil, 0, &ImageError{Index: i, SHA256: fmt.Sprintf("%x", st.keys[i][:]), Reason: err.Error()}
+		}
+		return v, v.size(), nil
+	})
+	return v, err
+}
+
+func (s *Server) look(file []byte, domain string, hash key) (*view, error) {
+	gray, err := decodeGray(file, s.cfg.ImageBytes, s.cfg.ImagePixels)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{gray: gray, domain: domain, hash: hash}
+	if s.segmenter != nil && s.segmenter.Domain() == domain {
+		m, err := s.segmenter.Segment(gray)
+		if err != nil {
+			v.failed = err.Error()
+		} else {
+			v.masks = &m
+		}
+	}
+	v.boxes = boxesOf(v.masks, gray.Rect)
+	return v, nil
+}
+
+func (v *view) size() int {
+	n := len(v.gray.Pix)
+	if v.masks != nil {
+		n += 3 * len(v.gray.Pix)
+	}
+	return n
+}
+
+func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
+	var kept rollout.Bundle
+	for i := range st.images {
+		v, err := st.view(i + 1)
+		if err != nil {
+			return rollout.Bundle{}, err
+		}
+		in := measure.Input{Image: v.gray, Meta: st.meta[i], Failed: v.failed, InDomain: st.server.inDomain(v.domain)}
+		if v.masks != nil {
+			in.Masks = measure.Masks(*v.masks)
+		}
+		b := measure.Assess(in, preset)
+		if anyAdmitted(b) {
+			b.Image = i
+			return b, nil
+		}
+		if i == 0 || (!anyComputed(kept) && anyComputed(b)) {
+			kept = b
+		}
+	}
+	kept.Image = -1
+	return kept, nil
+}
+
+func (s *Server) inDomain(domain string) bool {
+	return s.segmenter != nil && s.segmenter.Domain() == domain
+}
+
+func anyAdmitted(b rollout.Bundle) bool {
+	for _, m := range b.Measurements {
+		if m.Admitted {
+			return true
+		}
+	}
+	return false
+}
+
+func anyComputed(b rollout.Bundle) bool {
+	for _, m := range b.Measurements {
+		if m.Computed {
+			return true
+		}
+	}
+	return false
+}
