@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -204,21 +205,30 @@ func (c Config) validateTop() error {
 	return nil
 }
 
-// positive reports the first size that is not, by name.
-func positive(sizes ...any) error {
-	for i := 0; i < len(sizes); i += 2 {
-		if n := sizes[i+1].(int); n <= 0 {
-			return fmt.Errorf("%s is %d, must be positive", sizes[i], n)
+// maxSize bounds every size; no Qwen3-VL comes near it.
+const maxSize = 1 << 22
+
+// A size is a named dimension of the configuration.
+type size struct {
+	name string
+	n    int
+}
+
+// checkSizes reports the first size that is out of range, by name.
+func checkSizes(section string, sizes ...size) error {
+	for _, s := range sizes {
+		if s.n <= 0 || s.n > maxSize {
+			return fmt.Errorf("%s.%s is %d, must lie in [1, %d]", section, s.name, s.n, maxSize)
 		}
 	}
 	return nil
 }
 
 func (t TextConfig) validate() error {
-	if err := positive("text_config.vocab_size", t.VocabSize, "text_config.hidden_size", t.HiddenSize,
-		"text_config.intermediate_size", t.IntermediateSize, "text_config.num_hidden_layers", t.NumHiddenLayers,
-		"text_config.num_attention_heads", t.NumAttentionHeads, "text_config.num_key_value_heads", t.NumKeyValueHeads,
-		"text_config.head_dim", t.HeadDim, "text_config.max_position_embeddings", t.MaxPositionEmbeddings); err != nil {
+	if err := checkSizes("text_config", size{"vocab_size", t.VocabSize}, size{"hidden_size", t.HiddenSize},
+		size{"intermediate_size", t.IntermediateSize}, size{"num_hidden_layers", t.NumHiddenLayers},
+		size{"num_attention_heads", t.NumAttentionHeads}, size{"num_key_value_heads", t.NumKeyValueHeads},
+		size{"head_dim", t.HeadDim}, size{"max_position_embeddings", t.MaxPositionEmbeddings}); err != nil {
 		return err
 	}
 	switch {
@@ -253,7 +263,7 @@ func (t TextConfig) validateRope() error {
 		return fmt.Errorf("text_config.rope_scaling.mrope_section has %d entries, want 3", len(r.Section))
 	}
 	for axis := 1; axis < 3; axis++ {
-		if n := r.Section[axis]; n < 0 || (n > 0 && 3*(n-1)+axis >= t.HeadDim/2) {
+		if n := r.Section[axis]; n < 0 || n > t.HeadDim || (n > 0 && 3*(n-1)+axis >= t.HeadDim/2) {
 			return fmt.Errorf("text_config.rope_scaling.mrope_section %v does not fit head_dim/2 = %d", r.Section, t.HeadDim/2)
 		}
 	}
@@ -261,11 +271,11 @@ func (t TextConfig) validateRope() error {
 }
 
 func (v VisionConfig) validate() error {
-	if err := positive("vision_config.depth", v.Depth, "vision_config.hidden_size", v.HiddenSize,
-		"vision_config.intermediate_size", v.IntermediateSize, "vision_config.num_heads", v.NumHeads,
-		"vision_config.in_channels", v.InChannels, "vision_config.patch_size", v.PatchSize,
-		"vision_config.temporal_patch_size", v.TemporalPatchSize, "vision_config.spatial_merge_size", v.SpatialMergeSize,
-		"vision_config.out_hidden_size", v.OutHiddenSize, "vision_config.num_position_embeddings", v.NumPositionEmbeddings); err != nil {
+	if err := checkSizes("vision_config", size{"depth", v.Depth}, size{"hidden_size", v.HiddenSize},
+		size{"intermediate_size", v.IntermediateSize}, size{"num_heads", v.NumHeads},
+		size{"in_channels", v.InChannels}, size{"patch_size", v.PatchSize},
+		size{"temporal_patch_size", v.TemporalPatchSize}, size{"spatial_merge_size", v.SpatialMergeSize},
+		size{"out_hidden_size", v.OutHiddenSize}, size{"num_position_embeddings", v.NumPositionEmbeddings}); err != nil {
 		return err
 	}
 	switch side := v.gridSide(); {
@@ -300,11 +310,7 @@ func (c Config) validateSeam() error {
 
 // gridSide returns the side of the square grid of learned positions.
 func (v VisionConfig) gridSide() int {
-	side := 0
-	for (side+1)*(side+1) <= v.NumPositionEmbeddings {
-		side++
-	}
-	return side
+	return int(math.Sqrt(float64(v.NumPositionEmbeddings)))
 }
 
 // PatchDim returns the length of one flattened patch: channels, time, height, width.
