@@ -11,8 +11,10 @@ import (
 
 var (
 	// asides do not count as an answer: reasoning and what is addressed to a
-	// tool. A block left open runs to the end of the text.
-	asides = []*regexp.Regexp{aside("think"), aside("assess"), aside("evidence"), aside("tool_call"), aside("tool_response")}
+	// tool. A block left open runs to the end of the text, an evidence line to
+	// the next tag.
+	asides = []*regexp.Regexp{aside("think"), aside("assess"), aside("tool_call"), aside("tool_response"),
+		regexp.MustCompile(`<evidence>[^<]*(?:</evidence>)?`)}
 
 	answerTag = regexp.MustCompile(`(?s)<answer>(.*?)</answer>`)
 	boxed     = regexp.MustCompile(`\\boxed\{([^{}]*)\}`)
@@ -205,6 +207,9 @@ func closed(s string, p dataset.Prompt) (string, bool) {
 
 var normalWords = []string{Normal, "none", "no finding", "no findings", "normal film", "normal study"}
 
+// maxFinding is how many words a finding's name may have: prose is no list.
+const maxFinding = 6
+
 // findings reads a list of findings or one of the words for none. Where the
 // question has options, every finding must be one of them.
 func findings(s string, p dataset.Prompt) (string, bool) {
@@ -214,7 +219,7 @@ func findings(s string, p dataset.Prompt) (string, bool) {
 	var out []string
 	for part := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ',' || r == ';' || r == '\n' }) {
 		name, ok := closed(part, p)
-		if !ok || slices.Contains(normalWords, name) {
+		if !ok || strings.Count(name, " ") >= maxFinding || slices.Contains(normalWords, name) {
 			return "", false
 		}
 		if !slices.Contains(out, name) {

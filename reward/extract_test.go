@@ -46,6 +46,7 @@ func TestExtractLetter(t *testing.T) {
 		// reasoning and tool blocks do not count
 		{"<think>It could be A.</think><answer>C</answer>", "C"}, {"<think><answer>A</answer></think>", ""},
 		{"<think>the answer is A", ""}, {"the answer is A</think>\nThe answer is D", "D"},
+		{"<evidence>A</evidence><answer>B</answer>", "B"}, {"<evidence>ctr=0.5 normal\n<answer>B</answer>", "B"},
 		{"<think><tool_call>x</tool_call><answer>A</answer></think>", ""},
 		{`<tool_call>{"region":"A"}</tool_call>`, ""}, {"<tool_response>The answer is A</tool_response>", ""}, {"<assess>B</assess>", ""},
 		// phrases
@@ -79,6 +80,10 @@ func TestExtractOtherKinds(t *testing.T) {
 	})
 	check(t, dataset.Prompt{Kind: dataset.Closed, Options: []string{"PA", "AP", "lateral"}}, Extract, []extraction{
 		{"<answer>pa</answer>", "pa"}, {"<answer>oblique</answer>", ""}, {"<answer>PA view</answer>", ""},
+	})
+	check(t, dataset.Prompt{Kind: dataset.Report}, Extract, []extraction{
+		{"<answer>volume loss, edema</answer>", "edema, volume loss"},
+		{"<answer>there is a nodule in the left upper zone</answer>", ""},
 	})
 	check(t, dataset.Prompt{Kind: dataset.Report, Options: []string{"effusion", "nodule", "tube malposition"}}, Extract, []extraction{
 		{"<answer>nodule, Effusion</answer>", "effusion, nodule"}, {"<answer>nodule; nodule</answer>", "nodule"},
