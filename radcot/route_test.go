@@ -64,18 +64,38 @@ func TestWorsened(t *testing.T) {
 // Reasoning does not draw "so" from a measurement that says otherwise.
 func TestContradicted(t *testing.T) {
 	observed := []rollout.Call{{Tool: parseTool, Status: rollout.CallOK, Observation: "opacity 34 other side 31 pattern weak spots 2"}}
+	shown := rollout.Bundle{Shown: rollout.Measurements, Measurements: []rollout.Measurement{
+		{Name: rollout.CTR, Value: 0.5, Category: "borderline"}, {Name: rollout.Asymmetry, Value: -0.2, Category: "right smaller"}, {Name: rollout.Shift, Value: 0.01}}}
 	for _, c := range []struct {
-		question, answer string
-		want             bool
+		question, relevant, answer string
+		want                       bool
 	}{
-		{"How many nodules are in the right lung?", "2", false}, {"How many nodules are in the right lung?", "1", true},
-		{"How abnormal is the texture of the left upper zone?", "slight", false}, {"How abnormal is the texture of the left upper zone?", "clear", true},
-		{"Is the left upper zone abnormal?", "no", false},
+		{"How many nodules are in the right lung?", "", "2", false}, {"How many nodules are in the right lung?", "", "1", true},
+		{"How abnormal is the texture of the left upper zone?", "", "slight", false}, {"How abnormal is the texture of the left upper zone?", "", "clear", true},
+		{"Is the left upper zone abnormal?", "", "no", false},
+		{"What is the heart size?", rollout.CTR, "borderline", false}, {"What is the heart size?", rollout.CTR, "enlarged", true},
+		{"Is the heart enlarged?", rollout.CTR, "no", false},
+		{"Which lung has lost volume?", rollout.Asymmetry, "right", false}, {"Which lung has lost volume?", rollout.Asymmetry, "left", true},
+		{"To which side is the mediastinum shifted?", rollout.Shift, "left", false},
 	} {
 		var l lesson
-		l.sample.Prompt.Question, l.sample.Answer = c.question, c.answer
-		if got := l.contradicted(observed); got != c.want {
+		l.sample.Prompt.Question, l.sample.Answer, l.sample.Relevant = c.question, c.answer, []string{c.relevant}
+		if got := l.contradicted(observed, shown); got != c.want {
 			t.Errorf("%q answered %q: contradicted is %v", c.question, c.answer, got)
+		}
+	}
+}
+
+func TestClause(t *testing.T) {
+	text := "Site protocol P-9913: follow-up after 6 months; CTR limit 0.52; film reviewed by the nurse."
+	for answer, want := range map[string]string{
+		"nurse": "film reviewed by the nurse", "6 months": "Site protocol P-9913: follow-up after 6 months", "0.52": "CTR limit 0.52",
+		"12 months": "Site protocol P-9913: follow-up after 6 months; CTR limit 0.52; film reviewed",
+	} {
+		var l lesson
+		l.sample.Answer = answer
+		if got := first(l.clause(text), 12); got != want {
+			t.Errorf("the clause for %q is %q, want %q", answer, got, want)
 		}
 	}
 }

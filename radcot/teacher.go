@@ -96,7 +96,7 @@ func (l lesson) answerWords() string {
 func (l lesson) brief(calls []rollout.Call, b rollout.Bundle) string {
 	parts := append(l.observations(calls), l.measured(b)...)
 	verdict := "Not shown clearly; most likely " + l.answerWords() + "."
-	if l.suffices(calls, b) && !l.contradicted(calls) {
+	if l.suffices(calls, b) && !l.contradicted(calls, b) {
 		verdict = "So " + l.answerWords() + "."
 	}
 	return strings.Join(append(parts, verdict), " ")
@@ -115,7 +115,7 @@ func (l lesson) observations(calls []rollout.Call) []string {
 		case c.Tool == parseTool:
 			parts = append(parts, l.asks[i].arg+": "+first(c.Observation, 12)+".")
 		default:
-			parts = append(parts, first(c.Observation, 12)+".")
+			parts = append(parts, first(l.clause(c.Observation), 12)+".")
 		}
 	}
 	switch len(crops) {
@@ -126,6 +126,17 @@ func (l lesson) observations(calls []rollout.Call) []string {
 		parts = append(parts, fmt.Sprintf("%d crops seen.", len(crops)))
 	}
 	return parts
+}
+
+// clause returns the part of a looked-up text that holds the answer, or all of it.
+func (l lesson) clause(text string) string {
+	answer := " " + reward.Normalise(l.answerWords()) + " "
+	for part := range strings.SplitSeq(text, ";") {
+		if strings.Contains(" "+reward.Normalise(part)+" ", answer) {
+			return part
+		}
+	}
+	return text
 }
 
 // first returns the first n words of text on one line, without a full stop at
@@ -176,17 +187,25 @@ var (
 	spots   = regexp.MustCompile(`\bspots (\d+)`)
 	pattern = regexp.MustCompile(`\bpattern (none|weak|strong)`)
 	graded  = map[string]string{"none": "clear", "weak": "slight", "strong": "marked"}
+	// categorical answers stand as such in a measurement's category.
+	categorical = []string{"normal", "borderline", "enlarged", "right", "left"}
 )
 
-// contradicted reports whether what a tool measured says another answer than
-// the right one: tools err, and reasoning may not pretend that they agree.
-func (l lesson) contradicted(calls []rollout.Call) bool {
-	question := strings.ToLower(l.sample.Prompt.Question)
+// contradicted reports whether what was measured says another answer than the
+// right one: tools err and bands are coarse, and reasoning may not pretend that
+// they agree.
+func (l lesson) contradicted(calls []rollout.Call, b rollout.Bundle) bool {
+	question, answer := strings.ToLower(l.sample.Prompt.Question), l.answerWords()
 	for _, c := range calls {
-		if m := spots.FindStringSubmatch(c.Observation); m != nil && strings.HasPrefix(question, "how many") && m[1] != l.answerWords() {
+		if m := spots.FindStringSubmatch(c.Observation); m != nil && strings.HasPrefix(question, "how many") && m[1] != answer {
 			return true
 		}
-		if m := pattern.FindStringSubmatch(c.Observation); m != nil && strings.Contains(question, "texture") && graded[m[1]] != l.answerWords() {
+		if m := pattern.FindStringSubmatch(c.Observation); m != nil && strings.Contains(question, "texture") && graded[m[1]] != answer {
+			return true
+		}
+	}
+	for _, c := range claims(b, l.sample.Relevant) {
+		if c.Category != "" && slices.Contains(categorical, answer) && !strings.Contains(c.Category, answer) {
 			return true
 		}
 	}
