@@ -14,7 +14,7 @@ func Gemm(transA, transB bool, m, n, k int, a []float32, lda int, b []float32, l
 	checkMatrix(transA, m, k, a, lda)
 	checkMatrix(transB, k, n, b, ldb)
 	checkMatrix(false, m, n, c, ldc)
-	if !accumulate {
+	if !accumulate && (k <= 0 || !useAVX2) {
 		clearRows(m, n, c, ldc)
 	}
 	if k <= 0 {
@@ -25,7 +25,7 @@ func Gemm(transA, transB bool, m, n, k int, a []float32, lda int, b []float32, l
 		left = operand{a, 1, lda}
 	}
 	if useAVX2 {
-		gemmAVX2(m, n, k, left, transB, b, ldb, c, ldc)
+		gemmAVX2(m, n, k, left, transB, b, ldb, output{c, ldc, !accumulate})
 		return
 	}
 	gemmPortable(m, n, k, left, transB, b, ldb, c, ldc)
@@ -71,6 +71,13 @@ func checkMatrix(trans bool, rows, cols int, x []float32, ld int) {
 	if rows > 0 && cols > 0 && (ld < cols || len(x) < (rows-1)*ld+cols) {
 		panic("simd: matrix is smaller than its shape")
 	}
+}
+
+// An output is a matrix to write: added to, or fresh, whatever it held.
+type output struct {
+	data  []float32
+	ld    int
+	fresh bool
 }
 
 func clearRows(m, n int, c []float32, ldc int) {
@@ -175,13 +182,13 @@ func gemmPacked(m, j0, j1 int, a []float32, lda int, p *Packed, c []float32, ldc
 	}
 	checkMatrix(false, m, p.K, a, lda)
 	checkMatrix(false, m, j1, c, ldc)
+	left := operand{a, lda, 1}
+	if useAVX2 && p.K > 0 {
+		gemmPanels(m, j1-j0, p.K, left, p.data[j0*p.K:roundUp(j1)*p.K], output{c[j0:], ldc, !accumulate})
+		return
+	}
 	if !accumulate {
 		clearRows(m, j1-j0, c[j0:], ldc)
-	}
-	left := operand{a, lda, 1}
-	if useAVX2 {
-		gemmPanels(m, j1-j0, p.K, left, p.data[j0*p.K:roundUp(j1)*p.K], c[j0:], ldc)
-		return
 	}
 	gemmAxpy(m, j1-j0, p.K, left, p.data[j0:], p.N, c[j0:], ldc)
 }

@@ -8,8 +8,10 @@
 // Strides are in bytes: ars and acs step A by a row and by one k, bs steps B
 // by one k, ps from one panel of B to the next, ldc steps C by a row.
 //
-//	AX k   SI a   R8 ars   R9 acs   BX b   R10 bs   DX c   R11 ldc
-//	DI row 3 of A   R13 row 3 of C
+// The tile starts from init, which is C itself or zeros with a stride of 0.
+//
+//	AX k   SI a   R8 ars   R9 acs   BX b   R10 bs   DI row 3 of A
+//	DX init, then c   R11 ldi, then ldc   R13 row 3 of init, then of C
 
 #define LOADARGS \
 	MOVQ k+0(FP), AX     \
@@ -18,10 +20,16 @@
 	MOVQ acs+24(FP), R9  \
 	MOVQ b+32(FP), BX    \
 	MOVQ bs+40(FP), R10  \
-	MOVQ c+48(FP), DX    \
-	MOVQ ldc+56(FP), R11 \
+	MOVQ init+48(FP), DX \
+	MOVQ ldi+56(FP), R11 \
 	LEAQ (R8)(R8*2), DI  \
 	ADDQ SI, DI          \
+	LEAQ (R11)(R11*2), R13 \
+	ADDQ DX, R13
+
+#define TOC \
+	MOVQ c+64(FP), DX    \
+	MOVQ ldc+72(FP), R11 \
 	LEAQ (R11)(R11*2), R13 \
 	ADDQ DX, R13
 
@@ -43,8 +51,8 @@
 	VFMADD231PS  Y12, Y14, lo   \
 	VFMADD231PS  Y13, Y14, hi
 
-// func kernel6x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
-TEXT ·kernel6x16(SB), NOSPLIT, $0-64
+// func kernel6x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+TEXT ·kernel6x16(SB), NOSPLIT, $0-80
 	LOADARGS
 	LOADC(0(DX), Y0, Y1)
 	LOADC(0(DX)(R11*1), Y2, Y3)
@@ -65,6 +73,7 @@ loop6:
 	ADDQ R9, DI
 	DECQ AX
 	JNZ  loop6
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(0(DX)(R11*1), Y2, Y3)
 	STOREC(0(DX)(R11*2), Y4, Y5)
@@ -74,8 +83,8 @@ loop6:
 	VZEROUPPER
 	RET
 
-// func kernel5x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
-TEXT ·kernel5x16(SB), NOSPLIT, $0-64
+// func kernel5x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+TEXT ·kernel5x16(SB), NOSPLIT, $0-80
 	LOADARGS
 	LOADC(0(DX), Y0, Y1)
 	LOADC(0(DX)(R11*1), Y2, Y3)
@@ -94,6 +103,7 @@ loop5:
 	ADDQ R9, DI
 	DECQ AX
 	JNZ  loop5
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(0(DX)(R11*1), Y2, Y3)
 	STOREC(0(DX)(R11*2), Y4, Y5)
@@ -102,8 +112,8 @@ loop5:
 	VZEROUPPER
 	RET
 
-// func kernel4x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
-TEXT ·kernel4x16(SB), NOSPLIT, $0-64
+// func kernel4x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+TEXT ·kernel4x16(SB), NOSPLIT, $0-80
 	LOADARGS
 	LOADC(0(DX), Y0, Y1)
 	LOADC(0(DX)(R11*1), Y2, Y3)
@@ -120,6 +130,7 @@ loop4:
 	ADDQ R9, DI
 	DECQ AX
 	JNZ  loop4
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(0(DX)(R11*1), Y2, Y3)
 	STOREC(0(DX)(R11*2), Y4, Y5)
@@ -127,8 +138,8 @@ loop4:
 	VZEROUPPER
 	RET
 
-// func kernel3x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
-TEXT ·kernel3x16(SB), NOSPLIT, $0-64
+// func kernel3x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+TEXT ·kernel3x16(SB), NOSPLIT, $0-80
 	LOADARGS
 	LOADC(0(DX), Y0, Y1)
 	LOADC(0(DX)(R11*1), Y2, Y3)
@@ -142,14 +153,15 @@ loop3:
 	ADDQ R9, SI
 	DECQ AX
 	JNZ  loop3
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(0(DX)(R11*1), Y2, Y3)
 	STOREC(0(DX)(R11*2), Y4, Y5)
 	VZEROUPPER
 	RET
 
-// func kernel2x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
-TEXT ·kernel2x16(SB), NOSPLIT, $0-64
+// func kernel2x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+TEXT ·kernel2x16(SB), NOSPLIT, $0-80
 	LOADARGS
 	LOADC(0(DX), Y0, Y1)
 	LOADC(0(DX)(R11*1), Y2, Y3)
@@ -161,13 +173,14 @@ loop2:
 	ADDQ R9, SI
 	DECQ AX
 	JNZ  loop2
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(0(DX)(R11*1), Y2, Y3)
 	VZEROUPPER
 	RET
 
-// func kernel1x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
-TEXT ·kernel1x16(SB), NOSPLIT, $0-64
+// func kernel1x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+TEXT ·kernel1x16(SB), NOSPLIT, $0-80
 	LOADARGS
 	LOADC(0(DX), Y0, Y1)
 
@@ -177,6 +190,7 @@ loop1:
 	ADDQ R9, SI
 	DECQ AX
 	JNZ  loop1
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	VZEROUPPER
 	RET
@@ -184,10 +198,10 @@ loop1:
 // The wide kernels keep eight accumulators busy where there are few rows: two
 // rows of two panels, or one row of four.
 
-// func kernel2x32(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int, ps int)
-TEXT ·kernel2x32(SB), NOSPLIT, $0-72
+// func kernel2x32(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
+TEXT ·kernel2x32(SB), NOSPLIT, $0-88
 	LOADARGS
-	MOVQ ps+64(FP), R12
+	MOVQ ps+80(FP), R12
 	ADDQ BX, R12
 	LOADC(0(DX), Y0, Y1)
 	LOADC(64(DX), Y2, Y3)
@@ -214,6 +228,7 @@ loop2w:
 	ADDQ         R9, SI
 	DECQ         AX
 	JNZ          loop2w
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(64(DX), Y2, Y3)
 	STOREC(0(DX)(R11*1), Y4, Y5)
@@ -221,17 +236,17 @@ loop2w:
 	VZEROUPPER
 	RET
 
-// func kernel1x64(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int, ps int)
-TEXT ·kernel1x64(SB), NOSPLIT, $0-72
+// func kernel1x64(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
+TEXT ·kernel1x64(SB), NOSPLIT, $0-88
 	LOADARGS
-	MOVQ ps+64(FP), R12
-	LEAQ (BX)(R12*1), R11
-	LEAQ (BX)(R12*2), R13
-	LEAQ (R11)(R12*2), R12
 	LOADC(0(DX), Y0, Y1)
 	LOADC(64(DX), Y2, Y3)
 	LOADC(128(DX), Y4, Y5)
 	LOADC(192(DX), Y6, Y7)
+	MOVQ ps+80(FP), R12
+	LEAQ (BX)(R12*1), R11
+	LEAQ (BX)(R12*2), R13
+	LEAQ (R11)(R12*2), R12
 
 loop1w:
 	VBROADCASTSS (SI), Y14
@@ -250,6 +265,7 @@ loop1w:
 	ADDQ         R9, SI
 	DECQ         AX
 	JNZ          loop1w
+	TOC
 	STOREC(0(DX), Y0, Y1)
 	STOREC(64(DX), Y2, Y3)
 	STOREC(128(DX), Y4, Y5)

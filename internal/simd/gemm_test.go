@@ -68,6 +68,9 @@ func (p product) want(i, j int) (value, bound float64) {
 
 func (p product) gemm(threads int) []float32 {
 	c := make([]float32, p.m*p.n)
+	for i := range c {
+		c[i] = nan // must be overwritten
+	}
 	ParallelGemm(threads, p.transA, p.transB, p.m, p.n, p.k, p.a, p.lda, p.b, p.ldb, c, p.n, false)
 	return c
 }
@@ -186,6 +189,9 @@ func checkPacked(t *rapid.T, p product, whole []float32) {
 	}
 	packed := Pack(p.transB, p.k, p.n, p.b, p.ldb)
 	got := make([]float32, p.m*p.n)
+	for i := range got {
+		got[i] = nan // must be overwritten
+	}
 	GemmPacked(2, p.m, p.a, p.lda, packed, got, p.n, false)
 	if !slices.Equal(got, whole) {
 		t.Fatal("packing changes the bits")

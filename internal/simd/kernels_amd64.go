@@ -9,28 +9,28 @@ import (
 var useAVX2 = cpu.X86.HasAVX2 && cpu.X86.HasFMA && os.Getenv("XRAGENT_KERNELS") != "gonum"
 
 //go:noescape
-func kernel6x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
+func kernel6x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel5x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
+func kernel5x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel4x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
+func kernel4x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel3x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
+func kernel3x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel2x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
+func kernel2x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel1x16(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int)
+func kernel1x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel2x32(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int, ps int)
+func kernel2x32(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
 
 //go:noescape
-func kernel1x64(k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int, ps int)
+func kernel1x64(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
 
 //go:noescape
 func transpose8(dst, src *float32, ld, k int)
@@ -90,16 +90,39 @@ type block struct {
 
 func (b block) from(q, p int) *float32 { return &b.data[q*b.panelStride+p*b.rowStride] }
 
-// gemmAVX2 adds op(A)·op(B) to C. Rows of B that are used by one tile of rows
+// zeros is what a tile starts from where C is not accumulated into.
+var zeros [64]float32
+
+func (c output) from(i, j int) output {
+	c.data = c.data[i*c.ld+j:]
+	return c
+}
+
+// after returns the output as the steps of k from p on find it.
+func (c output) after(p int) output {
+	c.fresh = c.fresh && p == 0
+	return c
+}
+
+// start returns what a tile at the output's first element starts from, and its
+// row stride.
+func (c output) start() (init *float32, ld int) {
+	if c.fresh {
+		return &zeros[0], 0
+	}
+	return &c.data[0], c.ld
+}
+
+// gemmAVX2 computes C = op(A)·op(B), or adds it to C. Rows of B that are used by one tile of rows
 // only are read in place; else panels are packed.
-func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c []float32, ldc int) {
+func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c output) {
 	if !transB && m <= tileM && n >= panel {
 		whole := n &^ (panel - 1)
-		multiply(m, whole, 0, k, a, block{b, ldb, panel}, c, ldc)
+		multiply(m, whole, 0, k, a, block{b, ldb, panel}, c)
 		if whole == n {
 			return
 		}
-		n, b, c = n-whole, b[whole:], c[whole:]
+		n, b, c = n-whole, b[whole:], c.from(0, whole)
 	}
 	buf := borrow(min(k, blockK) * roundUp(min(n, blockN)))
 	defer buffers.Put(buf)
@@ -109,92 +132,96 @@ func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c []flo
 			kb := min(blockK, k-p)
 			pack(*buf, transB, kb, nb, b[offset(transB, ldb, p, j):], ldb)
 			part := operand{a.data[p*a.cs:], a.rs, a.cs}
-			multiply(m, nb, 0, kb, part, block{*buf, panel, panel * kb}, c[j:], ldc)
+			multiply(m, nb, 0, kb, part, block{*buf, panel, panel * kb}, c.from(0, j).after(p))
 		}
 	}
 }
 
-// gemmPanels adds A·P to C for panels as [pack] lays them out.
-func gemmPanels(m, n, k int, a operand, panels []float32, c []float32, ldc int) {
+// gemmPanels computes A·P for panels as [pack] lays them out.
+func gemmPanels(m, n, k int, a operand, panels []float32, c output) {
 	for p := 0; p < k; p += blockK {
 		part := operand{a.data[p*a.cs:], a.rs, a.cs}
-		multiply(m, n, p, min(blockK, k-p), part, block{panels, panel, panel * k}, c, ldc)
+		multiply(m, n, p, min(blockK, k-p), part, block{panels, panel, panel * k}, c.after(p))
 	}
 }
 
-// multiply adds the product of A and rows [p0, p0+k) of B to C. B has panels
-// for all of n; the last may be padded.
-func multiply(m, n, p0, k int, a operand, b block, c []float32, ldc int) {
+// multiply computes the product of A and rows [p0, p0+k) of B. B has panels for
+// all of n; the last may be padded.
+func multiply(m, n, p0, k int, a operand, b block, c output) {
 	for i := 0; i < m; i += blockM {
 		rows := min(blockM, m-i)
 		part := operand{a.data[i*a.rs:], a.rs, a.cs}
 		if m <= 2 {
-			multiplyFew(rows, n, p0, k, part, b, c, ldc)
+			multiplyFew(rows, n, p0, k, part, b, c)
 			continue
 		}
 		for j := 0; j < n; j += panel {
-			multiplyPanel(rows, min(panel, n-j), k, part, b.from(j/panel, p0), b.rowStride, c[i*ldc+j:], ldc)
+			multiplyPanel(rows, min(panel, n-j), k, part, b.from(j/panel, p0), b.rowStride, c.from(i, j))
 		}
 	}
 }
 
 // multiplyPanel spreads the rows evenly over tiles of at most six, so that no
 // tile is too small to keep the multipliers busy.
-func multiplyPanel(m, n, k int, a operand, b *float32, bs int, c []float32, ldc int) {
+func multiplyPanel(m, n, k int, a operand, b *float32, bs int, c output) {
 	tiles := (m + tileM - 1) / tileM
 	for t := range tiles {
 		lo, hi := m*t/tiles, m*(t+1)/tiles
-		tile(hi-lo, n, k, &a.data[lo*a.rs], a.rs, a.cs, b, bs, c[lo*ldc:], ldc)
+		tile(hi-lo, n, k, &a.data[lo*a.rs], a.rs, a.cs, b, bs, c.from(lo, 0))
 	}
 }
 
 // multiplyFew handles one or two rows, several panels at a time.
-func multiplyFew(m, n, p0, k int, a operand, b block, c []float32, ldc int) {
+func multiplyFew(m, n, p0, k int, a operand, b block, c output) {
 	j, wide := 0, 64/m
 	for ; j+wide <= n; j += wide {
+		init, ldi := c.from(0, j).start()
 		if m == 1 {
-			kernel1x64(k, &a.data[0], 4*a.rs, 4*a.cs, b.from(j/panel, p0), 4*b.rowStride, &c[j], 4*ldc, 4*b.panelStride)
+			kernel1x64(k, &a.data[0], 4*a.rs, 4*a.cs, b.from(j/panel, p0), 4*b.rowStride, init, 4*ldi, &c.data[j], 4*c.ld, 4*b.panelStride)
 		} else {
-			kernel2x32(k, &a.data[0], 4*a.rs, 4*a.cs, b.from(j/panel, p0), 4*b.rowStride, &c[j], 4*ldc, 4*b.panelStride)
+			kernel2x32(k, &a.data[0], 4*a.rs, 4*a.cs, b.from(j/panel, p0), 4*b.rowStride, init, 4*ldi, &c.data[j], 4*c.ld, 4*b.panelStride)
 		}
 	}
 	for ; j < n; j += panel {
-		tile(m, min(panel, n-j), k, &a.data[0], a.rs, a.cs, b.from(j/panel, p0), b.rowStride, c[j:], ldc)
+		tile(m, min(panel, n-j), k, &a.data[0], a.rs, a.cs, b.from(j/panel, p0), b.rowStride, c.from(0, j))
 	}
 }
 
-// tile adds one tile to C; a narrow one goes through a buffer, because the
+// tile computes one tile; a narrow one goes through a buffer, because the
 // kernels write whole panels.
-func tile(m, n, k int, a *float32, ars, acs int, b *float32, bs int, c []float32, ldc int) {
+func tile(m, n, k int, a *float32, ars, acs int, b *float32, bs int, c output) {
 	if n == panel {
-		kernel(m, k, a, ars, acs, b, bs, &c[0], ldc)
+		init, ldi := c.start()
+		kernel(m, k, a, ars, acs, b, bs, init, ldi, &c.data[0], c.ld)
 		return
 	}
 	var buf [tileM * panel]float32
-	for i := range m {
-		copy(buf[i*panel:i*panel+n], c[i*ldc:])
+	if !c.fresh {
+		for i := range m {
+			copy(buf[i*panel:i*panel+n], c.data[i*c.ld:])
+		}
 	}
-	kernel(m, k, a, ars, acs, b, bs, &buf[0], panel)
+	kernel(m, k, a, ars, acs, b, bs, &buf[0], panel, &buf[0], panel)
 	for i := range m {
-		copy(c[i*ldc:], buf[i*panel:i*panel+n])
+		copy(c.data[i*c.ld:], buf[i*panel:i*panel+n])
 	}
 }
 
-func kernel(m, k int, a *float32, ars, acs int, b *float32, bs int, c *float32, ldc int) {
-	ars, acs, bs, ldc = 4*ars, 4*acs, 4*bs, 4*ldc
+func kernel(m, k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int) {
+	ars, acs, bs, ldi, ldc = 4*ars, 4*acs, 4*bs, 4*ldi, 4*ldc
 	switch m {
 	case 1:
-		kernel1x16(k, a, ars, acs, b, bs, c, ldc)
+		kernel1x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
 	case 2:
-		kernel2x16(k, a, ars, acs, b, bs, c, ldc)
+		kernel2x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
 	case 3:
-		kernel3x16(k, a, ars, acs, b, bs, c, ldc)
+		kernel3x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
 	case 4:
-		kernel4x16(k, a, ars, acs, b, bs, c, ldc)
+		kernel4x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
 	case 5:
-		kernel5x16(k, a, ars, acs, b, bs, c, ldc)
+		kernel5x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
 	case 6:
-		kernel6x16(k, a, ars, acs, b, bs, c, ldc)
+		kernel6x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
 	}
 }
 
@@ -217,6 +244,12 @@ func pack(dst []float32, transB bool, k, n int, b []float32, ldb int) {
 		}
 		if transB {
 			packTransposed(out, width, k, b[j*ldb:], ldb)
+			continue
+		}
+		if width == panel {
+			for p := range k {
+				*(*[panel]float32)(out[p*panel:]) = *(*[panel]float32)(b[p*ldb+j:])
+			}
 			continue
 		}
 		for p := range k {

@@ -4,11 +4,11 @@ package simd
 
 var useAVX2 = false
 
-func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c []float32, ldc int) {
+func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c output) {
 	panic("simd: no AVX2 kernels on this platform")
 }
 
-func gemmPanels(m, n, k int, a operand, panels []float32, c []float32, ldc int) { panic("simd") }
+func gemmPanels(m, n, k int, a operand, panels []float32, c output) { panic("simd") }
 
 func pack(dst []float32, transB bool, k, n int, b []float32, ldb int) { panic("simd") }
 
