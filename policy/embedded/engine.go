@@ -14,20 +14,12 @@ import (
 	"xragent/rollout/loop"
 )
 
-// An ImageProcessor turns an encoded image file into patches [t·h·w, PatchDim]
-// and their grid. Equal hashes promise equal patches. It must be safe for
-// concurrent use.
-type ImageProcessor interface {
-	Process(encoded []byte) (patches []float32, grid [3]int, err error)
-	Hash() string
-}
-
 // EngineOptions sets what an [Engine] may use. None of it changes a result.
 type EngineOptions struct {
-	Processor  ImageProcessor // nil: requests with images are refused
-	MaxBatch   int            // sequences decoded at a time; 0: 64
-	Threads    int            // 0: GOMAXPROCS
-	CacheBytes int            // finished sequences kept for their prefixes; 0: 256 MiB, negative: none
+	Processor  Processor // nil: requests with images are refused
+	MaxBatch   int       // sequences decoded at a time; 0: 64
+	Threads    int       // 0: GOMAXPROCS
+	CacheBytes int       // finished sequences kept for their prefixes; 0: 256 MiB, negative: none
 }
 
 func (o EngineOptions) withDefaults() EngineOptions {
@@ -77,8 +69,8 @@ type EngineStats struct {
 }
 
 var (
-	_ loop.Sampler   = (*Engine)(nil)
-	_ ImageProcessor = chat.Processor{}
+	_ loop.Sampler = (*Engine)(nil)
+	_ Processor    = chat.Processor{}
 )
 
 type counters struct{ sequences, prompt, reused, sampled atomic.Int64 }

@@ -190,7 +190,7 @@ type imageCache struct {
 
 var errNoProcessor = errors.New("this engine has no image processor; give EngineOptions.Processor")
 
-func (c *imageCache) get(p ImageProcessor, encoded []byte) (*sourceImage, error) {
+func (c *imageCache) get(p Processor, encoded []byte) (*sourceImage, error) {
 	if p == nil {
 		return nil, errNoProcessor
 	}
@@ -209,7 +209,7 @@ func (c *imageCache) get(p ImageProcessor, encoded []byte) (*sourceImage, error)
 // when it enters the cache.
 const imageCost = 1 << 20
 
-func processImage(p ImageProcessor, encoded []byte, sum [32]byte) (*sourceImage, error) {
+func processImage(p Processor, encoded []byte, sum [32]byte) (*sourceImage, error) {
 	patches, grid, err := p.Process(encoded)
 	if err != nil {
 		return nil, err
