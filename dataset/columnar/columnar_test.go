@@ -62,7 +62,7 @@ func words(v any) []string {
 }
 
 func TestSamplesRoundTrip(t *testing.T) {
-	cfg := phantom.Config{Seed: 1, Train: 700} // more rows than a row group holds
+	cfg := phantom.Config{Seed: 1, Train: 570} // more rows than a row group holds
 	var want []dataset.Sample
 	for i := range cfg.Studies() {
 		want = append(want, phantom.Describe(cfg, i).Samples...)

@@ -64,6 +64,9 @@ func TestReadNormalisesAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if again, err := Read(root, cfg); err != nil || !cmp.Equal(set, again, cmp.AllowUnexported(Set{})) {
+		t.Errorf("two readings differ: %v", err)
+	}
 	got := map[string]string{}
 	for _, s := range set.Samples {
 		got[s.ID] = string(s.Prompt.Kind) + " " + s.Answer
@@ -169,10 +172,6 @@ func TestRealData(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkReal(t, schema, set, want)
-		again, err := Read(sharedData, Config{Schema: schema})
-		if err != nil || !cmp.Equal(set.Samples, again.Samples) {
-			t.Errorf("%s: two readings differ: %v", schema, err)
-		}
 	}
 }
 
