@@ -206,12 +206,12 @@ func (s *sft) takeStep(ctx context.Context) error {
 	}
 	s.step++
 	rec := StepRecord{Stage: "sft", Step: s.step, Total: s.cfg.MaxSteps, LR: o.LR, Stats: stats}
-	return s.conclude(ctx, &rec)
+	return s.conclude(ctx, &rec, ids(b))
 }
 
 // conclude validates, records and saves after a step. It goes on when ctx ends
 // in the middle, since the step is taken.
-func (s *sft) conclude(ctx context.Context, rec *StepRecord) error {
+func (s *sft) conclude(ctx context.Context, rec *StepRecord, tokens int) error {
 	ctx = context.WithoutCancel(ctx)
 	improved := false
 	if s.step%s.cfg.EvalEvery == 0 || s.step == s.cfg.MaxSteps {
@@ -225,7 +225,7 @@ func (s *sft) conclude(ctx context.Context, rec *StepRecord) error {
 	s.done = s.step == s.cfg.MaxSteps || s.cfg.Patience > 0 && s.state.Bad >= s.cfg.Patience
 	due := s.cfg.CheckpointEvery > 0 && s.step%s.cfg.CheckpointEvery == 0
 	rec.Checkpoint = improved || due || s.done
-	times := s.clock.lap("sft", s.step, rec.Stats.AllTokens)
+	times := s.clock.lap("sft", s.step, tokens)
 	if err := s.log.append(*rec, times); err != nil {
 		return err
 	}

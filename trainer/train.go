@@ -116,31 +116,27 @@ func (g *grpo) train(ctx context.Context, a coordinator.Train) error {
 	}
 	o := g.cfg.Optimizer.objective("grpo", a.Step, g.cfg.Steps)
 	o.ClipLow, o.ClipHigh = g.cfg.ClipLow, g.cfg.ClipHigh
-	rec := StepRecord{Stage: "grpo", Step: a.Step, Total: g.cfg.Steps, LR: o.LR, Version: int64(g.plan.Version(a.Step))}
-	if err := g.update(ctx, a.Groups, o, &rec); err != nil {
+	b, signal, err := g.batch(a.Groups)
+	if err != nil {
 		return fmt.Errorf("step %d: %w", a.Step, err)
+	}
+	rec := StepRecord{Stage: "grpo", Step: a.Step, Total: g.cfg.Steps, LR: o.LR, Version: int64(g.plan.Version(a.Step)), Skipped: !signal}
+	if signal {
+		if rec.Stats, err = g.update(ctx, b, o); err != nil {
+			return fmt.Errorf("step %d: %w", a.Step, err)
+		}
 	}
 	g.step = a.Step
 	if err := g.deps.at.cross("trained"); err != nil {
 		return err
 	}
-	return g.record(rec)
+	return g.record(rec, b)
 }
 
-// update has the learner take the step, unless no group has a signal.
-func (g *grpo) update(ctx context.Context, groups []int, o batch.Objective, rec *StepRecord) error {
-	b, signal, err := g.batch(groups)
-	if err != nil {
-		return err
-	}
-	if !signal {
-		rec.Skipped = true
-		return nil
-	}
+func (g *grpo) update(ctx context.Context, b batch.Batch, o batch.Objective) (batch.Stats, error) {
 	g.clock.enter("train")
 	defer g.clock.enter("rollout")
-	rec.Stats, err = g.deps.Learner.Step(ctx, b, o)
-	return err
+	return g.deps.Learner.Step(ctx, b, o)
 }
 
 // batch makes rows of the groups' trajectories, in the order of group and
@@ -171,7 +167,7 @@ func (g *grpo) batch(groups []int) (b batch.Batch, signal bool, err error) {
 }
 
 // record writes the step's lines and forgets its groups.
-func (g *grpo) record(rec StepRecord) error {
+func (g *grpo) record(rec StepRecord, b batch.Batch) error {
 	var works []*groupWork
 	for _, number := range slices.Sorted(maps.Keys(g.groups)) {
 		if step, _ := g.plan.Place(number); step == rec.Step {
@@ -186,13 +182,22 @@ func (g *grpo) record(rec StepRecord) error {
 	last.MixedRecent = mixedShare(recent(g.history))
 	last.Starved = last.MixedRecent < starvedBelow
 	g.warn()
-	times := g.clock.lap("grpo", rec.Step, rec.Stats.AllTokens)
+	times := g.clock.lap("grpo", rec.Step, ids(b))
 	g.traffic.flush(&times)
 	if err := g.log.append(*last, times); err != nil {
 		return err
 	}
 	g.deps.Observe(*last, times)
 	return nil
+}
+
+// ids counts the token ids of all rows.
+func ids(b batch.Batch) int {
+	n := 0
+	for _, r := range b.Rows {
+		n += len(r.IDs)
+	}
+	return n
 }
 
 // warn says once that most groups teach nothing, and again after it was better.

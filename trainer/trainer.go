@@ -2,6 +2,19 @@
 //
 // It owns goroutines, clocks, checkpoints and the ledger, and carries out what
 // package coordinator decides; it decides nothing itself.
+//
+// A stage has a directory of its own:
+//
+//	identity.json     settings and digests that it began with; a continued run must have the same
+//	checkpoints/      see [Checkpoint]
+//	steps.jsonl       a [StepRecord] a step; equal runs write equal bytes
+//	timings.jsonl     a [StepTimes] a step; what differs between equal runs
+//	ledger            GRPO: every result that counts, every rejection, every decision; see [ReadLedger]
+//	canonical.jsonl   GRPO: the trajectories of the ledger in order; see [Canonical]
+//
+// A stage that was killed at any point is continued from its newest checkpoint.
+// Steps after that are taken again, from the trajectories in the ledger, so that
+// nothing is sampled twice, and end in the same bytes.
 package trainer
 
 import (
