@@ -51,7 +51,7 @@ var routes = []route{
 	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool, small: true},
 	{words: []string{"pneumothorax"}, seen: []string{"edge free"}, tool: cropTool, part: "apex"},
 	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle"},
-	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free"}, tool: cropTool},
+	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free", "heart large", "lung small"}, tool: cropTool},
 	{words: []string{"more opaque"}, seen: []string{"opaque"}, tool: parseTool, part: "one lung"},
 	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: []string{"opaque", "nodule", "edge free", "lung small", "shifted"}, tool: parseTool, part: "each lung"},
 	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
