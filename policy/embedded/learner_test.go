@@ -44,6 +44,12 @@ func numberedImage(_ context.Context, name string) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, n), nil
 }
 
+// storeNothing is a blob store that forgets.
+func storeNothing(_ context.Context, data []byte) (string, error) {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
+}
+
 // tiny is a configuration that trains in milliseconds.
 func tiny() Config {
 	c := Small(64)
@@ -61,10 +67,7 @@ func newTestLearner(t testing.TB, cfg Config, threads, micro int) *Learner {
 	l, err := NewLearner(cfg, Init(cfg, 1), LearnerOptions{
 		Run: "test", Threads: threads, MicroTokens: micro, Images: numberedImage,
 		Processor: seedProcessor{cfg.Vision.PatchDim(), [3]int{1, 4, 6}},
-		Put: func(_ context.Context, data []byte) (string, error) {
-			sum := sha256.Sum256(data)
-			return hex.EncodeToString(sum[:]), nil
-		},
+		Put:       storeNothing,
 	})
 	if err != nil {
 		t.Fatal(err)

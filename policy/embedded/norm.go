@@ -125,57 +125,75 @@ func (h heads) out() int   { return h.q * h.dim }
 func (h heads) keyAt(head int) int   { return (h.q + head) * h.dim }
 func (h heads) valueAt(head int) int { return (h.q + h.kv + head) * h.dim }
 
-// headNorm is RMSNorm of each query head with wq and each key head with wk;
-// values pass.
+// A headNorm is RMSNorm of each query head with one weight and each key head
+// with another; values pass.
+type headNorm struct {
+	heads
+	threads int
+	rows    *int
+	eps     float64
+	rstd    []float32 // [rows, q+kv]
+}
+
 func (b *builder) headNorm(x, wq, wk *G.Node, h heads, eps float64, rows *int) *G.Node {
-	n, d, threads := h.width(), h.dim, b.feed.threads
-	rotated := h.q + h.kv
-	rstd := make([]float32, x.Shape()[0]*rotated)
-	weight := func(head int, wq, wk []float32) []float32 {
-		if head < h.q {
-			return wq
-		}
-		return wk
-	}
-	forward := func(v [][]float32, out []float32) {
-		simd.For(threads, *rows, func(lo, hi int) {
-			for r := lo; r < hi; r++ {
-				src, dst := v[0][r*n:(r+1)*n], out[r*n:(r+1)*n]
-				for i := range rotated {
-					rstd[r*rotated+i] = rmsForward(dst[i*d:(i+1)*d], src[i*d:(i+1)*d], weight(i, v[1], v[2]), eps)
-				}
-				copy(dst[rotated*d:], src[rotated*d:])
-			}
-		})
-	}
+	n := &headNorm{h, b.feed.threads, rows, eps, make([]float32, x.Shape()[0]*(h.q+h.kv))}
 	dx := func(out, dy *G.Node) *G.Node {
-		return b.like(x, "head_norm_dx", G.Nodes{dy, x, wq, wk, out}, func(v [][]float32, dst []float32) {
-			simd.For(threads, *rows, func(lo, hi int) {
-				for r := lo; r < hi; r++ {
-					at := r * n
-					for i := range rotated {
-						lo, hi := at+i*d, at+(i+1)*d
-						rmsBackward(dst[lo:hi], v[0][lo:hi], v[1][lo:hi], weight(i, v[2], v[3]), rstd[r*rotated+i])
-					}
-					copy(dst[at+rotated*d:at+n], v[0][at+rotated*d:at+n])
-				}
-			})
-		})
+		return b.like(x, "head_norm_dx", G.Nodes{dy, x, wq, wk, out}, n.backward)
 	}
 	dw := func(w *G.Node, first, last int) pullback {
 		return func(out, dy *G.Node) *G.Node {
-			return b.like(w, "head_norm_dw", G.Nodes{dy, x, out}, func(v [][]float32, dst []float32) {
-				clear(dst)
-				product := make([]float32, d)
-				for r := range *rows {
-					for i := first; i < last; i++ {
-						lo, hi := r*n+i*d, r*n+(i+1)*d
-						simd.Mul(product, v[0][lo:hi], v[1][lo:hi])
-						simd.Axpy(rstd[r*rotated+i], product, dst)
-					}
-				}
-			})
+			return b.like(w, "head_norm_dw", G.Nodes{dy, x, out}, n.weightGradient(first, last))
 		}
 	}
-	return b.like(x, "head_norm", G.Nodes{x, wq, wk}, forward, dx, dw(wq, 0, h.q), dw(wk, h.q, rotated))
+	return b.like(x, "head_norm", G.Nodes{x, wq, wk}, n.forward, dx, dw(wq, 0, h.q), dw(wk, h.q, h.q+h.kv))
+}
+
+// each visits the query and key heads of the rows in use: the elements [lo, hi)
+// of the packed rows, the head's place in rstd, and the weight among wq, wk. The
+// values are copied from src to dst.
+func (n *headNorm) each(dst, src []float32, visit func(lo, hi, at, weight int)) {
+	width, turned := n.width(), n.q+n.kv
+	simd.For(n.threads, *n.rows, func(first, last int) {
+		for r := first; r < last; r++ {
+			for head := range turned {
+				weight := 0
+				if head >= n.q {
+					weight = 1
+				}
+				lo := r*width + head*n.dim
+				visit(lo, lo+n.dim, r*turned+head, weight)
+			}
+			values := r*width + turned*n.dim
+			copy(dst[values:(r+1)*width], src[values:])
+		}
+	})
+}
+
+// forward takes x, wq, wk.
+func (n *headNorm) forward(v [][]float32, out []float32) {
+	n.each(out, v[0], func(lo, hi, at, weight int) {
+		n.rstd[at] = rmsForward(out[lo:hi], v[0][lo:hi], v[1+weight], n.eps)
+	})
+}
+
+// backward takes dy, x, wq, wk.
+func (n *headNorm) backward(v [][]float32, dx []float32) {
+	n.each(dx, v[0], func(lo, hi, at, weight int) {
+		rmsBackward(dx[lo:hi], v[0][lo:hi], v[1][lo:hi], v[2+weight], n.rstd[at])
+	})
+}
+
+// weightGradient takes dy, x and sums over the heads [first, last).
+func (n *headNorm) weightGradient(first, last int) kernel {
+	return func(v [][]float32, dw []float32) {
+		clear(dw)
+		product := make([]float32, n.dim)
+		for r := range *n.rows {
+			for head := first; head < last; head++ {
+				lo := r*n.width() + head*n.dim
+				simd.Mul(product, v[0][lo:lo+n.dim], v[1][lo:lo+n.dim])
+				simd.Axpy(n.rstd[r*(n.q+n.kv)+head], product, dw)
+			}
+		}
+	}
 }
