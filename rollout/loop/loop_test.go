@@ -503,3 +503,19 @@ func TestConfig(t *testing.T) {
 		t.Errorf("the zero configuration: %v", err)
 	}
 }
+
+// BenchmarkRun is the loop's own cost of a trajectory with three calls and a
+// crop: samplers and tools answer at once.
+func BenchmarkRun(b *testing.B) {
+	says := says(call("region_parse", "left base"), call("roi_crop", "right apex"), call("region_parse", "right base")).says
+	tools := newTools()
+	tools.calls = make(chan string, 1<<20)
+	for b.Loop() {
+		if len(tools.calls) > 1<<19 {
+			tools.calls = make(chan string, 1<<20)
+		}
+		if _, err := newLoop(config(), &scripted{says: says}, tools).Run(b.Context(), task()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
