@@ -143,7 +143,7 @@ func TestShares(t *testing.T) {
 }
 
 // TestAnswersAreBalanced holds that no answer of a template is likelier than
-// another by more than 2 % of all its questions, also within each need.
+// another by more than 2 % of all its questions, also within each need and each view.
 func TestAnswersAreBalanced(t *testing.T) {
 	counts, untold, multiple := map[string]map[int]int{}, 0, 0
 	letters := map[string]int{}
@@ -156,7 +156,11 @@ func TestAnswersAreBalanced(t *testing.T) {
 		if p.untold {
 			untold++
 		} else {
-			for _, key := range []string{p.tmpl.name, p.tmpl.name + "/" + string(p.need)} {
+			keys := []string{p.tmpl.name, p.tmpl.name + "/" + string(p.need)}
+			if p.tmpl.only == nil { // else the needs, and with them the views, have answers of their own
+				keys = append(keys, p.tmpl.name+"/"+string(p.view)+string(p.fault))
+			}
+			for _, key := range keys {
 				if counts[key] == nil {
 					counts[key] = map[int]int{}
 				}
@@ -445,6 +449,18 @@ func TestOODDiffers(t *testing.T) {
 	}
 	if n := contrast(dataset.Test); n != 200 {
 		t.Errorf("%d of 200 test films have a usual contrast", n)
+	}
+}
+
+func TestCollimationCoversNoLung(t *testing.T) {
+	for _, p := range plans(dataset.OOD, 1000) {
+		f, border := p.scene.film, float64(p.scene.style.collimation)
+		if p.fault == Cropped && border == 0 {
+			continue
+		}
+		if f.spine-f.half[right] < border || f.spine+f.half[left] > Size-border {
+			t.Fatalf("study %d: %+v under a border of %v", p.key.k, f, border)
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ func newPlan(seed uint64, split dataset.Split, k int) *plan {
 	p.background(rng)
 	p.project(rng)
 	p.scene.style = drawStyle(rng, split == dataset.OOD)
+	p.scene.style.collimation = min(p.scene.style.collimation, p.scene.film.margin())
 	return p
 }
 

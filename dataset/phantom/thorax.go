@@ -172,6 +172,12 @@ func (t *thorax) measures() Measures {
 // width returns the inner width of the chest, effusions and cropping left out.
 func (t *thorax) width() float64 { return t.half[right] + t.half[left] }
 
+// margin returns how many pixels at each edge of the film show no lung, which
+// is what collimation may cover; 0 where the film is cropped.
+func (t *thorax) margin() int {
+	return int(max(0, min(t.spine-t.half[right], Size-t.spine-t.half[left])))
+}
+
 // zone returns the centre of a lung zone (0 upper, 1 middle, 2 lower): a third
 // of the lung's height each.
 func (t *thorax) zone(side, zone int) (x, y float64) {

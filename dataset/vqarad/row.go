@@ -189,18 +189,20 @@ func (s *Set) loadImages(dir string, rows []row) (map[string]dataset.Image, erro
 		if _, ok := images[r.ImageName]; ok {
 			continue
 		}
-		img, err := load(filepath.Join(dir, r.ImageName))
+		path := filepath.Join(dir, r.ImageName)
+		img, err := load(path)
 		if err != nil {
 			return nil, fmt.Errorf("question %s: field image_name: %w", r.id(), err)
 		}
+		img.Path = r.ImageName // the same wherever the data lies
 		images[r.ImageName] = img
-		s.files[img.SHA256] = img.Path
+		s.files[img.SHA256] = path
 	}
 	return images, nil
 }
 
 func load(path string) (dataset.Image, error) {
-	img := dataset.Image{Path: path, Domain: "radiograph"}
+	img := dataset.Image{Domain: "radiograph"}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return img, fmt.Errorf("%s: no such file: add it or correct the root of the data", path)
