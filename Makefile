@@ -6,7 +6,7 @@ help:        ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 build:       ## Build bin/xragent: one static binary, no cgo
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/xragent
+	CGO_ENABLED=0 $(GO) build -o $(BIN) ./cmd/xragent
 
 run: build   ## The main job: phantoms, Rad-CoT, SFT, GRPO, export, evaluation (about ten minutes on 2 cores)
 	$(BIN) run configs/quickstart.yaml

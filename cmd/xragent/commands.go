@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"xragent/configs"
+	"xragent/dataset/phantom"
+	"xragent/trainer"
+)
+
+// pipelineFlags are the flags of every command that takes a pipeline file.
+type pipelineFlags struct {
+	set    []string
+	dryRun bool
+	resume bool
+}
+
+func (f *pipelineFlags) add(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.set, "set", nil, "override a key, e.g. --set grpo.steps=50 (repeatable)")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "check and print the resolved configuration, start nothing")
+	c.Flags().BoolVar(&f.resume, "resume", false, "continue a run from its last checkpoint")
+}
+
+// pipelineCommand is a command over a pipeline file. only, when given, is the
+// one stage that it runs, in a run that may exist already.
+func pipelineCommand(use, short string, only string, more func(*cobra.Command) func(*session, context.Context) error) *cobra.Command {
+	var flags pipelineFlags
+	cmd := &cobra.Command{Use: use + " CONFIG", Short: short, Args: oneFile}
+	flags.add(cmd)
+	var instead func(*session, context.Context) error
+	if more != nil {
+		instead = more(cmd)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := configs.Read(args[0], flags.set)
+		if err != nil {
+			return usageError{err}
+		}
+		if flags.dryRun {
+			return printConfig(cmd, cfg)
+		}
+		stages := cfg.Stages
+		if only != "" {
+			stages = []string{only}
+		}
+		return runStages(cmd, cfg, flags.resume, only != "", stages, instead)
+	}
+	return cmd
+}
+
+func oneFile(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError{fmt.Errorf("%s: want one pipeline file, e.g. %s configs/quickstart.yaml", cmd.Name(), cmd.CommandPath())}
+	}
+	return nil
+}
+
+func printConfig(cmd *cobra.Command, cfg configs.Run) error {
+	text, err := cfg.Marshal()
+	if err == nil {
+		_, err = cmd.OutOrStdout().Write(text)
+	}
+	return err
+}
+
+// runStages opens the run and carries its stages out in order.
+func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages []string, instead func(*session, context.Context) error) (err error) {
+	ctx := cmd.Context()
+	s, err := openSession(cfg, resume || single, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	s.resume = resume
+	if instead != nil {
+		return interrupted(instead(s, ctx))
+	}
+	if cfg.Policy.Backend == "remote" {
+		return usageError{fmt.Errorf("policy.backend = remote: this pipeline needs its learner and inference servers; check them with --dry-run")}
+	}
+	for _, stage := range stages {
+		if err := s.stage(ctx, stage); err != nil {
+			return interrupted(err)
+		}
+	}
+	return nil
+}
+
+// interrupted marks what a signal ended as such.
+func interrupted(err error) error {
+	var stopped *trainer.InterruptedError
+	if errors.As(err, &stopped) {
+		return fmt.Errorf("%w (%w)", errInterrupted, err)
+	}
+	return err
+}
+
+func (s *session) stage(ctx context.Context, name string) error {
+	s.notice("── %s", name)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	switch name {
+	case configs.StageData:
+		return s.dataStage(ctx)
+	case configs.StageCorpus:
+		return s.corpusStage(ctx)
+	case configs.StageSFT:
+		return s.sftStage(ctx)
+	case configs.StageGRPO:
+		return s.grpoStage(ctx)
+	case configs.StageExport:
+		return s.exportStage(ctx)
+	case configs.StageEval:
+		return s.evalStage(ctx)
+	}
+	panic("xragent: no stage " + name)
+}
+
+func runCommand() *cobra.Command {
+	return pipelineCommand("run", "Run a pipeline: data → corpus → sft → grpo → export → eval", "", nil)
+}
+
+func sftCommand() *cobra.Command {
+	return pipelineCommand("sft", "Supervised fine-tuning on the run's corpus", configs.StageSFT, nil)
+}
+
+func grpoCommand() *cobra.Command {
+	return pipelineCommand("grpo", "GRPO over the rollout queue, from the run's SFT checkpoint", configs.StageGRPO, nil)
+}
+
+func exportCommand() *cobra.Command {
+	return pipelineCommand("export", "Write the trained policy as a Hugging Face folder", configs.StageExport, nil)
+}
+
+func evalCommand() *cobra.Command {
+	return pipelineCommand("eval", "Evaluate the run's checkpoints, or exported ones, on held-out questions", configs.StageEval,
+		func(cmd *cobra.Command) func(*session, context.Context) error {
+			checkpoints := cmd.Flags().StringArray("checkpoint", nil, "evaluate this export instead, as NAME=DIR (repeatable; neighbours are compared)")
+			return func(s *session, ctx context.Context) error {
+				if len(*checkpoints) == 0 {
+					return s.stage(ctx, configs.StageEval)
+				}
+				var list []contender
+				for _, spec := range *checkpoints {
+					c, err := s.exported(spec)
+					if err != nil {
+						return err
+					}
+					list = append(list, c)
+				}
+				return s.evaluate(ctx, list)
+			}
+		})
+}
+
+func corpusCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "corpus", Short: "The Rad-CoT corpus"}
+	cmd.AddCommand(pipelineCommand("build", "Build the corpus of a run's data", configs.StageCorpus, nil))
+	return cmd
+}
+
+func phantomCommand() *cobra.Command {
+	cfg := phantom.Config{Seed: 1}
+	cmd := &cobra.Command{Use: "phantom DIR", Short: "Write synthetic radiographs with exact truth and questions", Args: func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usageError{fmt.Errorf("phantom: want one folder to write to")}
+		}
+		return nil
+	}}
+	cmd.Flags().Uint64Var(&cfg.Seed, "seed", 1, "seed of the generator")
+	cmd.Flags().IntVar(&cfg.Train, "train", 100, "studies of the train split")
+	cmd.Flags().IntVar(&cfg.Validation, "validation", 20, "studies of the validation split")
+	cmd.Flags().IntVar(&cfg.Test, "test", 50, "studies of the test split")
+	cmd.Flags().IntVar(&cfg.OOD, "ood", 0, "studies of the out-of-distribution split")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return phantomOut(cmd.Context(), args[0], cfg, newProgress(cmd.ErrOrStderr(), "phantoms"))
+	}
+	return cmd
+}
+
+// guestFlags say which run a process joins.
+type guestFlags struct{ url, run string }
+
+func (f *guestFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.url, "url", "nats://127.0.0.1:4222", "NATS server of the run")
+	c.Flags().StringVar(&f.run, "run", "", "name of the run")
+	_ = c.MarkFlagRequired("run") // the flag exists
+}
+
+func quietLog() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+func workerCommand() *cobra.Command {
+	var f guestFlags
+	var name string
+	var slots int
+	roll := &cobra.Command{Use: "rollout", Short: "Join a run as a rollout worker, from any machine", Args: cobra.NoArgs}
+	f.add(roll)
+	roll.Flags().StringVar(&name, "name", "", "unique name of this worker (default: worker-<process id>)")
+	roll.Flags().IntVar(&slots, "slots", 0, "trajectories at once (default: the run's)")
+	roll.RunE = func(cmd *cobra.Command, _ []string) error {
+		if name == "" {
+			name = fmt.Sprintf("worker-%d", os.Getpid())
+		}
+		return asGuest(cmd, f, func(ctx context.Context, g *guest) error {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s joined run %s\n", name, f.run)
+			return g.work(ctx, name, slots, quietLog())
+		})
+	}
+	cmd := &cobra.Command{Use: "worker", Short: "Processes that do a run's work"}
+	cmd.AddCommand(roll)
+	return cmd
+}
+
+func toolsCommand() *cobra.Command {
+	var f guestFlags
+	cmd := &cobra.Command{Use: "tools", Short: "Serve the tools and measurements of a run over NATS", Args: cobra.NoArgs}
+	f.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return asGuest(cmd, f, func(ctx context.Context, g *guest) error {
+			fmt.Fprintf(cmd.ErrOrStderr(), "tools of run %s are served\n", f.run)
+			return g.serveTools(ctx)
+		})
+	}
+	return cmd
+}
+
+func asGuest(cmd *cobra.Command, f guestFlags, do func(context.Context, *guest) error) error {
+	g, err := join(cmd.Context(), f.url, f.run, quietLog())
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	return do(cmd.Context(), g)
+}
+
+func configCommand() *cobra.Command {
+	var set []string
+	check := &cobra.Command{Use: "check CONFIG", Short: "Check a pipeline file and print what it resolves to", Args: oneFile}
+	check.Flags().StringArrayVar(&set, "set", nil, "override a key (repeatable)")
+	check.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := configs.Read(args[0], set)
+		if err != nil {
+			return usageError{err}
+		}
+		return printConfig(cmd, cfg)
+	}
+	cmd := &cobra.Command{Use: "config", Short: "Pipeline files"}
+	cmd.AddCommand(check)
+	return cmd
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"xragent/dataset"
+	"xragent/eval"
+	"xragent/policy/embedded"
+	"xragent/trainer"
+)
+
+// A contender is a policy to evaluate.
+type contender struct {
+	name    string
+	weights *embedded.Weights
+}
+
+// evalStage evaluates the untrained policy, SFT's and GRPO's on held-out
+// questions, and prints one table.
+func (s *session) evalStage(ctx context.Context) error {
+	list, err := s.contenders()
+	if err != nil {
+		return err
+	}
+	return s.evaluate(ctx, list)
+}
+
+func (s *session) contenders() ([]contender, error) {
+	list := []contender{{"untrained", s.untrained()}}
+	if exists(s.path("sft")) {
+		c, err := trainer.BestCheckpoint(s.path("sft"))
+		if err != nil {
+			return nil, err
+		}
+		w, err := s.checkpointWeights(c.LearnerDir())
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, contender{"sft", w})
+	}
+	if exists(s.path("grpo")) {
+		c, _, err := trainer.LatestCheckpoint(s.path("grpo"))
+		if err != nil {
+			return nil, err
+		}
+		w, err := s.checkpointWeights(c.LearnerDir())
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, contender{"grpo", w})
+	}
+	return list, nil
+}
+
+// A report is what an evaluation leaves in eval/report.json.
+type report struct {
+	Run       string         `json:"run"`
+	Data      string         `json:"data"` // digest of the data set
+	Questions int            `json:"questions"`
+	Summaries []eval.Summary `json:"summaries"`
+	Pairs     []namedPair    `json:"pairs"`
+}
+
+type namedPair struct {
+	Before string `json:"before"`
+	After  string `json:"after"`
+	eval.Pair
+}
+
+// evaluate runs every contender, the last one also under the controls, and
+// writes table and report.
+func (s *session) evaluate(ctx context.Context, list []contender) error {
+	d, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	test := d.split(dataset.Test)
+	if len(test) == 0 {
+		return usageError{fmt.Errorf("the data has no test questions: give the split test some")}
+	}
+	r, err := s.roller("eval", s.tools)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if err := os.MkdirAll(s.path("eval"), 0o755); err != nil {
+		return err
+	}
+	rep := report{Run: s.cfg.Run.Name, Data: d.digest}
+	var before *eval.Result
+	for i, c := range list {
+		if err := r.engine.Load(c.weights, 0); err != nil {
+			return err
+		}
+		conditions := []eval.Condition{eval.Plain}
+		if s.cfg.Eval.Controls && i == len(list)-1 {
+			conditions = append(conditions, eval.Shuffled, eval.ToolsOff)
+		}
+		for _, cond := range conditions {
+			res, err := s.condition(ctx, r, c.name, cond, test)
+			if err != nil {
+				return err
+			}
+			rep.Questions = len(res.Rows)
+			rep.Summaries = append(rep.Summaries, res.Summarise())
+			if cond != eval.Plain {
+				continue
+			}
+			if before != nil {
+				p, err := eval.Compare(*before, res)
+				if err != nil {
+					return err
+				}
+				rep.Pairs = append(rep.Pairs, namedPair{before.Name, res.Name, p})
+			}
+			before = &res
+		}
+	}
+	return s.writeReport(rep)
+}
+
+func (s *session) condition(ctx context.Context, r *roller, name string, cond eval.Condition, test []dataset.Sample) (eval.Result, error) {
+	cfg := s.cfg.Eval
+	cfg.Seed = s.seed("eval", cfg.Seed)
+	label := strings.ReplaceAll(fmt.Sprintf("eval %s %s", name, cond), "_", " ")
+	res, err := eval.Run(ctx, cfg, name, cond, test, 0, r.Run, s.cfg.Reward, newProgress(s.log, label).at)
+	if err != nil {
+		return res, err
+	}
+	text, err := json.Marshal(res)
+	if err != nil {
+		return res, err
+	}
+	return res, writeFile(s.path("eval", fmt.Sprintf("%s-%s.json", name, cond)), append(text, '\n'))
+}
+
+func (s *session) writeReport(rep report) error {
+	text, err := json.MarshalIndent(rep, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := writeFile(s.path("eval", "report.json"), append(text, '\n')); err != nil {
+		return err
+	}
+	var table strings.Builder
+	writeTables(&table, rep, s.cfg.Data.Source)
+	fmt.Fprint(s.out, table.String())
+	return writeFile(s.path("eval", "table.txt"), []byte(table.String()))
+}
+
+func writeTables(w *strings.Builder, rep report, source string) {
+	fmt.Fprintf(w, "\n%d held-out questions, fixed denominator; majority: the strongest constant answer per template\n\n", rep.Questions)
+	_ = eval.WriteTable(w, rep.Summaries, false) // a strings.Builder does not fail
+	for _, s := range rep.Summaries {
+		if s.Condition == eval.Plain && s.Name == rep.Summaries[len(rep.Summaries)-1].Name {
+			fmt.Fprintln(w)
+			_ = eval.WriteTable(w, []eval.Summary{s}, true)
+			fmt.Fprintf(w, "macro average over kinds %.1f\n", 100*s.Macro)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, p := range rep.Pairs {
+		fmt.Fprintf(w, "%s → %s: %+.1f points; %d fixed, %d broken, exact McNemar p = %.3g\n", p.Before, p.After, 100*p.Gain, p.Fixed, p.Broken, p.P)
+	}
+	if source == "phantom" {
+		fmt.Fprintln(w, "\nPhantoms are synthetic: no figure here is a clinical claim.")
+	} else {
+		fmt.Fprintln(w, "\nA small model on few images: no figure here is a clinical claim.")
+	}
+}
+
+// exported reads a contender from a Hugging Face folder, given as name=DIR or DIR.
+func (s *session) exported(spec string) (contender, error) {
+	name, dir, ok := strings.Cut(spec, "=")
+	if !ok {
+		dir, name = spec, filepath.Base(spec)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return contender{}, usageError{fmt.Errorf("checkpoint %s: %w", dir, err)}
+	}
+	cfg, err := embedded.ReadConfig(text)
+	if err != nil {
+		return contender{}, usageError{fmt.Errorf("checkpoint %s: %w", dir, err)}
+	}
+	if string(cfg.JSON()) != string(s.model().JSON()) {
+		return contender{}, usageError{fmt.Errorf("checkpoint %s: another architecture than this run's", dir)}
+	}
+	w, err := embedded.ReadSafetensors(filepath.Join(dir, "model.safetensors"), cfg)
+	if err != nil {
+		return contender{}, usageError{err}
+	}
+	return contender{name, w}, nil
+}

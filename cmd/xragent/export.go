@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"xragent/dataset/phantom"
+	"xragent/policy/embedded"
+	"xragent/reward"
+	"xragent/trainer"
+)
+
+// exportTolerance bounds how far a loaded export's log-probs may lie from the
+// trained weights': the file holds the same float32 numbers, so by rounding only.
+const exportTolerance = 1e-5
+
+// exportStage writes the trained policy as a Hugging Face folder. The folder
+// appears only after it was loaded back and compared.
+func (s *session) exportStage(ctx context.Context) error {
+	out := s.cfg.Export.Dir
+	if out == "" {
+		out = s.path("export")
+	}
+	if exists(out) {
+		if s.resume && exists(filepath.Join(out, "model.safetensors")) {
+			s.notice("export: %s is there already", out)
+			return nil
+		}
+		return usageError{fmt.Errorf("export: %s exists: remove it or choose another with --set export.dir=…", out)}
+	}
+	stage, c, err := s.trained()
+	if err != nil {
+		return err
+	}
+	w, err := s.checkpointWeights(c.LearnerDir())
+	if err != nil {
+		return err
+	}
+	aside := out + ".partial"
+	if err := os.RemoveAll(aside); err != nil {
+		return err
+	}
+	if err := s.writeExport(aside, w, stage, c); err != nil {
+		return err
+	}
+	if err := s.proveExport(ctx, aside, w); err != nil {
+		return fmt.Errorf("export: %s: %w: nothing was published", aside, err)
+	}
+	if err := os.Rename(aside, out); err != nil {
+		return err
+	}
+	s.notice("export: %s (weights of %s step %d, loaded back and compared)", out, stage, c.Step)
+	return nil
+}
+
+// trained returns the last training stage's checkpoint: GRPO's newest, else SFT's best.
+func (s *session) trained() (stage string, c trainer.Checkpoint, err error) {
+	if exists(s.path("grpo")) {
+		c, notices, err := trainer.LatestCheckpoint(s.path("grpo"))
+		for _, n := range notices {
+			s.notice("%s", n)
+		}
+		return "grpo", c, err
+	}
+	c, err = trainer.BestCheckpoint(s.path("sft"))
+	if err != nil {
+		return "", c, usageError{fmt.Errorf("nothing is trained yet in run %s: %w", s.cfg.Run.Name, err)}
+	}
+	return "sft", c, nil
+}
+
+func (s *session) writeExport(dir string, w *embedded.Weights, stage string, c trainer.Checkpoint) error {
+	if err := embedded.ExportHF(dir, s.model(), w, []int32{s.codec.EndOfTurn()}); err != nil {
+		return err
+	}
+	for _, f := range s.codec.Files(s.images) {
+		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(s.modelCard(w, stage, c)), 0o644)
+}
+
+// proveExport loads the folder back and compares log-probs: with the trained
+// weights, which it must equal, and with the untrained ones, which it must not.
+func (s *session) proveExport(ctx context.Context, dir string, w *embedded.Weights) error {
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return err
+	}
+	cfg, err := embedded.ReadConfig(text)
+	if err != nil {
+		return err
+	}
+	back, err := embedded.ReadSafetensors(filepath.Join(dir, "model.safetensors"), cfg)
+	if err != nil {
+		return err
+	}
+	ids := s.codec.Encode("<assess>pa view. heart large.</assess>")
+	read, err := s.logprobs(ctx, back, ids)
+	if err != nil {
+		return err
+	}
+	want, err := s.logprobs(ctx, w, ids)
+	if err != nil {
+		return err
+	}
+	base, err := s.logprobs(ctx, s.untrained(), ids)
+	if err != nil {
+		return err
+	}
+	if d := distance(read, want); d > exportTolerance {
+		return fmt.Errorf("its log-probs differ from the trained weights' by %.2g, at most %.0e is rounding", d, exportTolerance)
+	}
+	if d := distance(read, base); d < exportTolerance {
+		return fmt.Errorf("its log-probs equal the untrained policy's")
+	}
+	return nil
+}
+
+func (s *session) logprobs(ctx context.Context, w *embedded.Weights, ids []int32) ([]float32, error) {
+	e, err := embedded.NewEngine(w.Config(), embedded.EngineOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	if err := e.Load(w, 0); err != nil {
+		return nil, err
+	}
+	return e.Score(ctx, ids)
+}
+
+func distance(a, b []float32) float64 {
+	worst := 0.0
+	for i := range a {
+		worst = max(worst, math.Abs(float64(a[i])-float64(b[i])))
+	}
+	return worst
+}
+
+func (s *session) modelCard(w *embedded.Weights, stage string, c trainer.Checkpoint) string {
+	var licence string
+	switch s.cfg.Data.Source {
+	case "phantom":
+		licence = "Trained on synthetic phantoms only (generator " + phantom.Version + ", " + phantom.Hash()[:12] + ")."
+	default:
+		licence = "Trained on " + s.cfg.Data.Source + " data; its licence applies to what is derived from it."
+	}
+	return fmt.Sprintf(`---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: image-text-to-text
+tags: [chest-x-ray, tool-use, grpo]
+---
+# %[1]s
+
+A small Qwen3-VL, trained by xragent: %[2]s. Research software; no clinical claim of any kind, not for diagnosis.
+
+| | |
+|---|---|
+| run | %[1]s |
+| weights | %[3]s step %[4]d, sha256 of the tensors %[5].16s |
+| parameters | %[6]d |
+| data | %[7]s |
+| reward | definitions %[8]s |
+| measurements | shown only where their validity checks passed |
+
+Load with AutoModelForImageTextToText and AutoProcessor. The prompt protocol stands in the chat template; tool results
+come back between <tool_response> tags.
+`, s.cfg.Run.Name, strings.Join(slices.DeleteFunc(slices.Clone(s.cfg.Stages), func(n string) bool { return n != "sft" && n != "grpo" }), ", then "),
+		stage, c.Step, w.Digest(), w.Len(), licence, reward.Version)
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"xragent/chat"
+	"xragent/configs"
+	"xragent/internal/blobs"
+	"xragent/internal/bus"
+	"xragent/policy/embedded"
+	"xragent/rollout/loop"
+	"xragent/rollout/queue"
+	"xragent/toolserver"
+)
+
+// A runInfo is what another process needs to join a run.
+type runInfo struct {
+	Blobs     string `json:"blobs"`     // base URL of the blob server
+	Config    string `json:"config"`    // the resolved configuration
+	Tokenizer string `json:"tokenizer"` // sha256 of tokenizer.json, a blob
+	Images    string `json:"images"`    // hash of the image processor's configuration
+}
+
+func (s *session) publishRunInfo(ctx context.Context, js jetstream.JetStream) error {
+	text, err := s.cfg.Marshal()
+	if err != nil {
+		return err
+	}
+	tokenizer, err := s.blobs.Put(ctx, s.codec.JSON())
+	if err != nil {
+		return err
+	}
+	info := runInfo{Config: string(text), Tokenizer: tokenizer, Images: s.images.Hash()}
+	if s.web != nil {
+		info.Blobs = s.web.URL
+	}
+	doc, err := json.Marshal(info)
+	if err != nil {
+		return err
+	}
+	return queue.PutRunInfo(ctx, js, s.cfg.Run.Name, doc)
+}
+
+// A guest is this process as part of another process's run.
+type guest struct {
+	cfg   configs.Run
+	codec *chat.Codec
+	nc    *nats.Conn
+	js    jetstream.JetStream
+	blobs *blobs.Client
+	cache string
+}
+
+// join connects to a run. The caller calls leave.
+func join(ctx context.Context, url, run string, log *slog.Logger) (_ *guest, err error) {
+	g := &guest{}
+	defer func() {
+		if err != nil {
+			g.leave()
+		}
+	}()
+	if g.nc, err = bus.Dial(ctx, url, "guest of "+run, log); err != nil {
+		return nil, usageError{err}
+	}
+	if g.js, err = jetstream.New(g.nc); err != nil {
+		return nil, err
+	}
+	doc, err := queue.GetRunInfo(ctx, g.js, run)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var info runInfo
+	if err := json.Unmarshal(doc, &info); err != nil {
+		return nil, fmt.Errorf("run %s: its record cannot be read: %w", run, err)
+	}
+	return g, g.open(ctx, run, info)
+}
+
+func (g *guest) open(ctx context.Context, run string, info runInfo) (err error) {
+	if info.Blobs == "" {
+		return usageError{fmt.Errorf("run %s serves no blobs: start it with --set web.listen=host:port", run)}
+	}
+	if info.Images != chat.Small.Hash() {
+		return usageError{fmt.Errorf("run %s uses image processor %.12s, this program has %.12s: use the same version of xragent", run, info.Images, chat.Small.Hash())}
+	}
+	if g.cfg, err = configs.Parse([]byte(info.Config)); err != nil {
+		return usageError{fmt.Errorf("run %s: %w: use the same version of xragent", run, err)}
+	}
+	if g.cache, err = os.MkdirTemp("", "xragent-worker-"); err != nil {
+		return err
+	}
+	store, err := blobs.Open(filepath.Join(g.cache, "blobs"), false)
+	if err != nil {
+		return err
+	}
+	g.blobs = blobs.NewClient(info.Blobs, store, blobs.ClientOptions{})
+	tokenizer, err := g.blobs.Get(ctx, info.Tokenizer)
+	if err != nil {
+		return err
+	}
+	g.codec, err = chat.New(tokenizer)
+	return err
+}
+
+func (g *guest) leave() {
+	if g.nc != nil {
+		bus.Close(g.nc)
+	}
+	if g.cache != "" {
+		_ = os.RemoveAll(g.cache) // a cache; the system clears it otherwise
+	}
+}
+
+// work takes tasks until ctx ends.
+func (g *guest) work(ctx context.Context, name string, slots int, log *slog.Logger) error {
+	tools, err := g.tools(ctx)
+	if err != nil {
+		return err
+	}
+	e := g.cfg.Policy.Embedded
+	opts := embedded.EngineOptions{Processor: chat.Small, MaxBatch: e.MaxBatch, Threads: e.ResolvedThreads()}
+	r, err := newRoller(name, smallModel(g.codec), opts, g.cfg.Loop, tools, g.codec, g.blobs)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if slots == 0 {
+		slots = g.cfg.Queue.Slots
+	}
+	err = queue.RunWorker(ctx, g.js, queue.WorkerOptions{Run: g.cfg.Run.Name, Name: name, Slots: slots, Log: log}, r)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func (g *guest) tools(ctx context.Context) (loop.Tools, error) {
+	if g.cfg.Queue.Tools == "nats" {
+		return toolserver.NewClient(ctx, g.nc, g.cfg.Tools.Deadline)
+	}
+	return newTools(g.cfg, nil)
+}
+
+// serveTools answers tool requests until ctx ends.
+func (g *guest) serveTools(ctx context.Context) error {
+	c := g.cfg.Tools
+	c.Images = g.blobs.Get
+	cfg := g.cfg
+	cfg.Tools = c
+	s, err := newTools(cfg, nil)
+	if err != nil {
+		return err
+	}
+	return toolserver.Serve(ctx, g.nc, s)
+}

@@ -1,0 +1,94 @@
+// Command xragent trains and evaluates tool-using vision-language agents for
+// chest radiographs: it builds the Rad-CoT corpus, runs SFT and GRPO over
+// NATS, exports Hugging Face checkpoints, and evaluates them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes that scripts may rely on.
+const (
+	exitFailure     = 1   // something failed
+	exitUsage       = 2   // bad flags, configuration or data: nothing was started
+	exitInterrupted = 130 // stopped by a signal after draining and a checkpoint
+)
+
+func main() {
+	os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Main runs one command line and returns its exit code.
+func Main(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := interruptible(stderr)
+	defer stop()
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInterrupted) || ctx.Err() != nil:
+		fmt.Fprintf(stderr, "xragent: %v\n", errInterrupted)
+		return exitInterrupted
+	}
+	fmt.Fprintf(stderr, "xragent: %v\n", err)
+	var bad usageError
+	if errors.As(err, &bad) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+var errInterrupted = errors.New("interrupted: drained and checkpointed; go on with --resume")
+
+// usageError marks what the user must change before anything can start.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// interruptible returns a context that the first SIGINT or SIGTERM cancels.
+// The second ends the process at once.
+func interruptible(stderr io.Writer) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		if _, ok := <-signals; !ok {
+			return
+		}
+		fmt.Fprintln(stderr, "xragent: stopping after the work in hand; once more to stop at once")
+		cancel()
+		if _, ok := <-signals; ok {
+			os.Exit(exitInterrupted)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(signals)
+		cancel()
+	}
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "xragent",
+		Short:         "Post-training of tool-using vision-language agents for chest radiographs",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(runCommand(), phantomCommand(), corpusCommand(), sftCommand(), grpoCommand(),
+		exportCommand(), evalCommand(), workerCommand(), toolsCommand(), runsCommand(), configCommand())
+	return root
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"xragent/chat"
+	"xragent/configs"
+	"xragent/dataset/phantom"
+	"xragent/internal/blobs"
+	"xragent/toolserver"
+	"xragent/web"
+)
+
+// A session is one run opened by this process: what its stages share.
+type session struct {
+	cfg    configs.Run
+	dir    string // runs/<name>
+	resume bool
+	out    io.Writer // results
+	log    io.Writer // progress and notices
+
+	blobs   *blobs.Store
+	codec   *chat.Codec
+	images  chat.Processor
+	tools   *toolserver.Server
+	metrics *web.Metrics
+	web     *web.Server
+	data    *samples // nil until loaded
+}
+
+// openSession claims the run's folder and starts what every stage needs.
+func openSession(cfg configs.Run, resume bool, out, log io.Writer) (*session, error) {
+	s := &session{cfg: cfg, dir: filepath.Join(cfg.Run.Dir, cfg.Run.Name), resume: resume, out: out, log: log,
+		images: chat.Small, metrics: web.NewMetrics(cfg.Run.Name)}
+	if err := s.claim(); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.codec, err = chat.New(nil); err != nil {
+		return nil, err
+	}
+	if s.blobs, err = blobs.Open(s.path("blobs"), false); err != nil {
+		return nil, err
+	}
+	if s.tools, err = newTools(cfg, s.metrics); err != nil {
+		return nil, err
+	}
+	if cfg.Web.Listen != "" {
+		if s.web, err = web.Start(cfg.Web, s.metrics, cfg.Run.Dir, blobs.Handler(s.blobs)); err != nil {
+			return nil, usageError{err}
+		}
+		s.notice("metrics %s/metrics, curves %s/api/v1/runs/%s/steps", s.web.URL, s.web.URL, cfg.Run.Name)
+	}
+	return s, nil
+}
+
+// newTools returns the tool server that a configuration describes. m may be nil.
+func newTools(cfg configs.Run, m *web.Metrics) (*toolserver.Server, error) {
+	c := cfg.Tools
+	c.Protocols = phantom.Protocol
+	if m != nil {
+		c.Observe = func(r toolserver.Record) { m.Tool(r.Tool, r.Latency.Seconds()) }
+	}
+	return toolserver.New(c)
+}
+
+// path returns a path inside the run's folder.
+func (s *session) path(parts ...string) string {
+	return filepath.Join(append([]string{s.dir}, parts...)...)
+}
+
+func (s *session) notice(format string, args ...any) { fmt.Fprintf(s.log, format+"\n", args...) }
+
+// claim makes the run's folder, or takes up an existing one with --resume when
+// nothing that decides the result has changed.
+func (s *session) claim() error {
+	text, err := s.cfg.Marshal()
+	if err != nil {
+		return err
+	}
+	path := s.path("config.yaml")
+	began, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := os.MkdirAll(s.dir, 0o755); err != nil {
+			return err
+		}
+		return writeFile(path, text)
+	case err != nil:
+		return err
+	case !s.resume:
+		return usageError{fmt.Errorf("run %s exists in %s: continue it with --resume, or choose another name with --set run.name=…", s.cfg.Run.Name, s.dir)}
+	}
+	if err := configs.SameResult(began, text); err != nil {
+		return usageError{fmt.Errorf("run %s: %w", s.cfg.Run.Name, err)}
+	}
+	return nil
+}
+
+// close ends what the session started. Where the configuration says so it
+// first goes on serving metrics for a while.
+func (s *session) close(ctx context.Context) error {
+	if s.web == nil {
+		return nil
+	}
+	if s.cfg.Web.Linger > 0 && ctx.Err() == nil {
+		s.notice("serving %s for another %v", s.web.URL, s.cfg.Web.Linger)
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.cfg.Web.Linger):
+		}
+	}
+	return s.web.Close()
+}
+
+// logger writes warnings of the packages below to the log.
+func (s *session) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// writeFile replaces a small file as a whole.
+func writeFile(path string, data []byte) error {
+	aside := path + ".partial"
+	f, err := os.Create(aside)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return errors.Join(err, os.Remove(aside))
+	}
+	return os.Rename(aside, path)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

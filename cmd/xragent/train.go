@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"xragent/dataset"
+	"xragent/internal/blobs"
+	"xragent/internal/bus"
+	"xragent/policy/embedded"
+	"xragent/rollout/loop"
+	"xragent/rollout/queue"
+	"xragent/toolserver"
+	"xragent/trainer"
+)
+
+// sftStage trains on the corpus until the validation loss is flat.
+func (s *session) sftStage(ctx context.Context) error {
+	train, trainSum, err := s.rows(ctx, "train")
+	if err != nil {
+		return err
+	}
+	validate, validateSum, err := s.rows(ctx, "validate")
+	if err != nil {
+		return err
+	}
+	w := s.untrained()
+	l, err := s.learner(w)
+	if err != nil {
+		return err
+	}
+	cfg := s.cfg.SFT
+	cfg.Seed = s.seed("sft", cfg.Seed)
+	res, err := trainer.RunSFT(ctx, cfg, trainer.SFTDeps{
+		Learner: l, Train: train, Validation: validate, Dir: s.path("sft"), Resume: s.resume,
+		Digests: map[string]string{"corpus": trainSum, "validation": validateSum, "weights": w.Digest(), "tokenizer": blobs.Digest(s.codec.JSON())},
+		Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
+	})
+	if err != nil {
+		return err
+	}
+	why := "at its last step"
+	if res.Plateau {
+		why = "at the validation plateau"
+	}
+	s.notice("sft: ended %s after %d steps; best validation loss %.4f at step %d", why, res.Steps, res.BestLoss, res.BestStep)
+	return nil
+}
+
+// startWeights returns the weights that GRPO begins with: SFT's best, or the
+// untrained ones in a pipeline without SFT.
+func (s *session) startWeights() (*embedded.Weights, error) {
+	if !s.cfg.Has("sft") && !exists(s.path("sft")) {
+		return s.untrained(), nil
+	}
+	c, err := trainer.BestCheckpoint(s.path("sft"))
+	if err != nil {
+		return nil, usageError{fmt.Errorf("no SFT checkpoint to start from: run the stage sft first, or leave it out of stages: %w", err)}
+	}
+	return s.checkpointWeights(c.LearnerDir())
+}
+
+// grpoStage trains by reinforcement over the rollout queue.
+func (s *session) grpoStage(ctx context.Context) error {
+	d, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	w, err := s.startWeights()
+	if err != nil {
+		return err
+	}
+	start := w.Digest()
+	l, err := s.learner(w)
+	if err != nil {
+		return err
+	}
+	return s.withQueue(ctx, func(ctx context.Context, q *queue.Queue) error {
+		cfg := s.cfg.GRPO
+		cfg.Seed = s.seed("grpo", cfg.Seed)
+		res, err := trainer.RunGRPO(ctx, cfg, trainer.GRPODeps{
+			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: d.split(dataset.Train), Score: s.cfg.Reward.Score,
+			Blobs: s.blobs, Limits: s.limits(), Dir: s.path("grpo"), Resume: s.resume,
+			Digests: s.grpoDigests(d, start),
+			Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
+		})
+		if err != nil {
+			return err
+		}
+		s.notice("grpo: %d steps, %.0f %% of groups mixed", res.Steps, 100*res.Mixed)
+		path, err := trainer.Canonical(s.path("grpo"))
+		if err == nil {
+			s.notice("grpo: canonical record %s", path)
+		}
+		return err
+	})
+}
+
+func (s *session) grpoDigests(d *samples, weights string) map[string]string {
+	sum := func(v any) string {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic("xragent: configuration does not marshal: " + err.Error())
+		}
+		return blobs.Digest(text)
+	}
+	return map[string]string{"data": d.digest, "weights": weights, "tokenizer": blobs.Digest(s.codec.JSON()),
+		"reward": sum(s.cfg.Reward), "images": s.images.Hash(), "k_max": fmt.Sprint(s.cfg.Loop.KMax)}
+}
+
+// withQueue opens the queue, starts this process's workers, and calls train.
+// Everything it started has ended when it returns.
+func (s *session) withQueue(ctx context.Context, train func(context.Context, *queue.Queue) error) (err error) {
+	nc, stop, err := s.connect(ctx)
+	if err != nil {
+		return usageError{err}
+	}
+	defer stop()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	if err := s.publishRunInfo(ctx, js); err != nil {
+		return err
+	}
+	q, err := queue.New(ctx, js, queue.Options{Run: s.cfg.Run.Name, AckWait: s.cfg.Queue.AckWait, OnEvent: s.onEvent, Log: s.logger()})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	tools, err := s.toolsFor(ctx, nc)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer cancel(nil)
+	for i := range s.cfg.Queue.Workers {
+		workers.Go(func() {
+			if err := s.work(ctx, js, fmt.Sprintf("local-%d", i), tools); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	err = train(ctx, q)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// work runs one worker of this process until ctx ends.
+func (s *session) work(ctx context.Context, js jetstream.JetStream, name string, tools loop.Tools) error {
+	r, err := s.roller(name, tools)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	return queue.RunWorker(ctx, js, queue.WorkerOptions{Run: s.cfg.Run.Name, Name: name, Slots: s.cfg.Queue.Slots, Log: s.logger()}, r)
+}
+
+// connect returns a connection to the external server, or starts the embedded one.
+func (s *session) connect(ctx context.Context) (*nats.Conn, func(), error) {
+	if s.cfg.Queue.URL != "" {
+		nc, err := bus.Dial(ctx, s.cfg.Queue.URL, "coordinator "+s.cfg.Run.Name, s.logger())
+		if err != nil {
+			return nil, nil, err
+		}
+		return nc, func() { bus.Close(nc) }, nil
+	}
+	server, err := bus.Start(bus.Options{Dir: s.path("nats"), Listen: s.cfg.Queue.Listen, Token: os.Getenv("XRAGENT_TOKEN"), Log: s.logger()})
+	if err != nil {
+		return nil, nil, err
+	}
+	nc, err := server.Connect("coordinator " + s.cfg.Run.Name)
+	if err != nil {
+		server.Stop()
+		return nil, nil, err
+	}
+	if s.cfg.Queue.Listen != "" {
+		s.notice("workers may join: xragent worker rollout --url %s --run %s", server.URL(), s.cfg.Run.Name)
+	}
+	return nc, func() { bus.Close(nc); server.Stop() }, nil
+}
+
+// toolsFor returns the tools in process, or those that answer on NATS.
+func (s *session) toolsFor(ctx context.Context, nc *nats.Conn) (loop.Tools, error) {
+	if s.cfg.Queue.Tools == "process" {
+		return s.tools, nil
+	}
+	c, err := toolserver.NewClient(ctx, nc, s.cfg.Tools.Deadline)
+	if err != nil {
+		return nil, fmt.Errorf("%w (start one with xragent tools --url … --run %s, or --set queue.tools=process)", err, s.cfg.Run.Name)
+	}
+	return c, nil
+}
+
+func (s *session) onEvent(e queue.Event) {
+	switch e.Kind {
+	case queue.WorkerProved, queue.VersionClosed:
+	default:
+		s.notice("queue: %s worker=%s version=%d tasks=%d %s", e.Kind, e.Worker, e.Version, e.Tasks, e.Detail)
+	}
+}
+
+// observe shows and counts one optimizer step.
+func (s *session) observe(r trainer.StepRecord, t trainer.StepTimes) {
+	s.metrics.Step(r, t)
+	if r.Stage == "sft" {
+		if r.Step%10 != 0 && r.Validation == nil {
+			return
+		}
+		line := fmt.Sprintf("sft %d/%d loss %.3f grad %.2f lr %.1e %.0f tok/s", r.Step, r.Total, r.Stats.Loss, r.Stats.GradNorm, r.LR, t.TokensPerSec)
+		if r.Validation != nil {
+			line += fmt.Sprintf(" validation %.4f", *r.Validation)
+		}
+		s.notice("%s", line)
+		return
+	}
+	s.notice("%s", stepLine(r, t))
+}
+
+// stepLine is the one line of a GRPO step.
+func stepLine(r trainer.StepRecord, t trainer.StepTimes) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "grpo %d/%d acc %.2f format %.2f cxr %.2f calls %.2f reward %.2f", r.Step, r.Total, r.Accuracy, r.Format, r.CXR, r.ToolCalls, r.Reward)
+	groups := max(1, r.Groups.Mixed+r.Groups.AllRight+r.Groups.AllWrong)
+	fmt.Fprintf(&b, " mixed %.0f %% entropy %.2f grad %.2f", 100*float64(r.Groups.Mixed)/float64(groups), r.Stats.Entropy, r.Stats.GradNorm)
+	fmt.Fprintf(&b, " %.0f tok/s %.2f s", t.TokensPerSec, t.Seconds["total"])
+	if r.Skipped {
+		b.WriteString(" (no group had a signal)")
+	}
+	return b.String()
+}

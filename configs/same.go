@@ -1,0 +1,65 @@
+package configs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// free are the keys that may differ when a run is continued: they decide where
+// and how fast it runs, never its result.
+var free = []string{"run.dir", "web", "queue", "stages", "eval", "export", "policy.embedded.threads", "policy.embedded.max_batch",
+	"sft.checkpoint_every", "grpo.checkpoint_every", "grpo.max_attempts", "grpo.error_budget", "grpo.score_workers",
+	"grpo.score_seconds", "grpo.stall_seconds", "corpus.parallel", "corpus.call_timeout", "tools.concurrency", "tools.cache_mib",
+	"tools.deadline", "tools.deadlines", "loop.sample_timeout", "loop.call_timeout", "loop.measure_timeout"}
+
+// SameResult compares two resolved configurations. It names the first key that
+// decides the result and differs, with both values.
+func SameResult(began, now []byte) error {
+	a, err := flatten(began)
+	if err != nil {
+		return err
+	}
+	b, err := flatten(now)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for k := range a {
+		names = append(names, k)
+	}
+	for k := range b {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		isFree := slices.ContainsFunc(free, func(f string) bool { return k == f || strings.HasPrefix(k, f+".") })
+		if !isFree && a[k] != b[k] {
+			return fmt.Errorf("%s is %s, but the run began with %s: restore it, or start another run with --set run.name=…", k, b[k], a[k])
+		}
+	}
+	return nil
+}
+
+func flatten(text []byte) (map[string]string, error) {
+	var doc any
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	out := map[string]string{}
+	var walk func(prefix string, v any)
+	walk = func(prefix string, v any) {
+		m, ok := v.(map[string]any)
+		if !ok {
+			out[prefix] = fmt.Sprint(v)
+			return
+		}
+		for k, inner := range m {
+			walk(strings.TrimPrefix(prefix+"."+k, "."), inner)
+		}
+	}
+	walk("", doc)
+	return out, nil
+}
