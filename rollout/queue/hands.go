@@ -11,8 +11,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// leaseGap spaces a worker's lease writes when tasks come and go quickly.
-const leaseGap = 50 * time.Millisecond
+// leaseGap spaces a worker's lease writes when tasks come and go quickly. A
+// task taken less than this before its worker dies may have to wait for
+// AckWait.
+const leaseGap = 10 * time.Millisecond
 
 // hands holds the tasks that a worker runs, and keeps telling the server so:
 // by the worker's lease, and by a sign of life for each task.
@@ -20,7 +22,7 @@ type hands struct {
 	mu      sync.Mutex
 	held    map[string]jetstream.Msg // by the subject that acknowledges it
 	ackWait time.Duration
-	changed chan struct{} // one element when the lease is out of date
+	changed chan struct{} // one element when a task in hand is not in the lease
 }
 
 // start starts telling, and returns what stops it.
@@ -108,21 +110,16 @@ func (h *hands) take(msg jetstream.Msg) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.held[msg.Reply()] = msg
-	h.change()
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
 }
 
 func (h *hands) drop(msg jetstream.Msg) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.held, msg.Reply())
-	h.change()
-}
-
-func (h *hands) change() {
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
+	delete(h.held, msg.Reply()) // in the lease at the next tick; until then it does no harm there
 }
 
 func (h *hands) lines() string {

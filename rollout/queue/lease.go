@@ -2,10 +2,13 @@ package queue
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -28,32 +31,66 @@ func (q *Queue) followLeases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	watch, err := kv.WatchAll(context.WithoutCancel(ctx))
-	if err != nil {
-		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		q.watchLeases(watch.Updates())
-	}()
-	q.onClose(func() {
-		_ = watch.Stop() // fails only on a closed connection
-		<-done
-	})
+	q.background(ctx, func(ctx context.Context) { q.keepWatching(ctx, kv) })
 	return nil
 }
 
-func (q *Queue) watchLeases(updates <-chan jetstream.KeyValueEntry) {
+// keepWatching watches the leases until ctx ends, anew after each reconnection:
+// a restarted server has forgotten who was watching.
+func (q *Queue) keepWatching(ctx context.Context, kv jetstream.KeyValue) {
+	nc := q.js.Conn()
+	reconnected := nc.StatusChanged(nats.CONNECTED)
+	defer nc.RemoveStatusListener(reconnected)
 	held := make(map[string]string) // by worker
-	for entry := range updates {
-		switch {
-		case entry == nil: // the end of what was there at the start
-		case entry.Operation() == jetstream.KeyValuePut:
-			held[entry.Key()] = string(entry.Value())
-		default:
-			q.handBack(entry.Key(), held[entry.Key()])
-			delete(held, entry.Key())
+	for pause := firstBackoff; ctx.Err() == nil; {
+		err := q.watchLeases(ctx, kv, held, reconnected)
+		if err == nil {
+			pause = firstBackoff
+			continue
+		}
+		q.opts.Log.Debug("waiting for the server", "to", "watch leases", "err", err)
+		_ = sleep(ctx, pause) // the loop looks at ctx
+		pause = min(2*pause, lastBackoff)
+	}
+}
+
+// watchLeases keeps held up to date and hands back what lost workers held,
+// until again says that a new watch is due.
+func (q *Queue) watchLeases(ctx context.Context, kv jetstream.KeyValue, held map[string]string, again <-chan nats.Status) error {
+	watch, err := kv.WatchAll(ctx)
+	if err != nil {
+		return err
+	}
+	defer watch.Stop()
+	alive := make(map[string]bool)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again:
+			return nil
+		case entry, ok := <-watch.Updates():
+			switch {
+			case !ok:
+				return errors.New("the watch ended")
+			case entry == nil: // what was there at the start is complete
+				q.handBackAllBut(alive, held)
+			case entry.Operation() == jetstream.KeyValuePut:
+				held[entry.Key()] = string(entry.Value())
+				alive[entry.Key()] = true
+			default:
+				q.handBack(entry.Key(), held)
+			}
+		}
+	}
+}
+
+// handBackAllBut hands back what workers held whose leases ran out while
+// nobody watched.
+func (q *Queue) handBackAllBut(alive map[string]bool, held map[string]string) {
+	for _, worker := range slices.Sorted(maps.Keys(held)) {
+		if !alive[worker] {
+			q.handBack(worker, held)
 		}
 	}
 }
@@ -61,8 +98,9 @@ func (q *Queue) watchLeases(updates <-chan jetstream.KeyValueEntry) {
 // nak is what a worker would send to give a task back.
 var nak = []byte("-NAK")
 
-func (q *Queue) handBack(worker, lines string) {
-	tasks := strings.Fields(lines)
+func (q *Queue) handBack(worker string, held map[string]string) {
+	tasks := strings.Fields(held[worker])
+	delete(held, worker)
 	if len(tasks) == 0 {
 		return // it left in order
 	}

@@ -61,14 +61,12 @@ func resultSubjects(run string) string { return prefix + run + ".traj.>" }
 func stepResults(run string, step int) string {
 	return fmt.Sprintf("%s%s.traj.%d.>", prefix, run, step)
 }
-func runTasks(run string) string            { return prefix + run + ".task.>" }
-func announceSubject(run string) string     { return prefix + run + ".policy" }
-func proofSubject(run string) string        { return prefix + run + ".proof" }
-func policyBucket(run string) string        { return "policy_" + run }
-func leaseBucket(run string) string         { return "lease_" + run }
-func privateBucket(run string) string       { return "coordinator_" + run }
-func coordinatorConsumer(run string) string { return run + "_coordinator" }
-func deadConsumer(run string) string        { return run + "_dead" }
+func announceSubject(run string) string { return prefix + run + ".policy" }
+func proofSubject(run string) string    { return prefix + run + ".proof" }
+func policyBucket(run string) string    { return "policy_" + run }
+func leaseBucket(run string) string     { return "lease_" + run }
+func privateBucket(run string) string   { return "coordinator_" + run }
+func deadConsumer(run string) string    { return run + "_dead" }
 func versionConsumer(run string, v rollout.PolicyVersion) string {
 	return fmt.Sprintf("%s_v%d", run, v)
 }

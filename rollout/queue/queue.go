@@ -110,7 +110,7 @@ const (
 const (
 	callTimeout   = 5 * time.Second  // of one request to the server
 	insistFor     = 30 * time.Second // how long a restarting server is waited for
-	resultAckWait = 5 * time.Minute  // a restarted coordinator does not wait for it
+	resultBeat    = 5 * time.Second  // without one twice as long, results are read anew
 	prefetch      = 64               // results read ahead
 	prefetchBytes = 32 << 20
 )
@@ -122,11 +122,15 @@ type Queue struct {
 	opts   Options
 	secret []byte // signs passes
 
-	tasks, traj jetstream.Stream
-	policy      jetstream.KeyValue
-	results     jetstream.MessagesContext
-	resumed     uint64 // results up to here were delivered by an earlier Queue
-	stops       []func()
+	tasks, traj     jetstream.Stream
+	policy, private jetstream.KeyValue
+	marks           *marks
+	closed          context.Context
+	close           context.CancelFunc
+	stops           []func()
+
+	reading sync.Mutex                // one Next at a time
+	results jetstream.MessagesContext // nil: to be opened
 
 	mu   sync.Mutex
 	open []rollout.WeightsManifest // ascending versions
@@ -142,8 +146,9 @@ func New(ctx context.Context, js jetstream.JetStream, o Options) (*Queue, error)
 		return nil, fmt.Errorf("queue: %w", err)
 	}
 	q := &Queue{js: js, opts: o.withDefaults()}
+	q.closed, q.close = context.WithCancel(context.Background())
 	for _, step := range []func(context.Context) error{
-		q.makeStreams, q.readSecret, q.readOpen, q.followResults, q.followDead, q.followLeases, q.answerProofs,
+		q.makeStreams, q.readSecret, q.readOpen, q.restoreMarks, q.followDead, q.followLeases, q.answerProofs,
 	} {
 		if err := step(ctx); err != nil {
 			q.Close()
@@ -153,12 +158,24 @@ func New(ctx context.Context, js jetstream.JetStream, o Options) (*Queue, error)
 	return q, nil
 }
 
-// Close stops the queue's goroutines. What is stored stays.
+// Close ends a Next in progress and the queue's goroutines. What is stored
+// stays.
 func (q *Queue) Close() {
+	q.close()
+	q.reading.Lock()
+	defer q.reading.Unlock()
+	q.stopReading()
 	for _, stop := range slices.Backward(q.stops) {
 		stop()
 	}
 	q.stops = nil
+}
+
+func (q *Queue) stopReading() {
+	if q.results != nil {
+		q.results.Stop()
+		q.results = nil
+	}
 }
 
 func (q *Queue) onClose(stop func()) { q.stops = append(q.stops, stop) }
@@ -195,61 +212,45 @@ func (q *Queue) bucket(ctx context.Context, c jetstream.KeyValueConfig) (jetstre
 
 // readSecret makes the key that signs passes, once a run, so that a pass
 // outlives a restart of the coordinator.
-func (q *Queue) readSecret(ctx context.Context) error {
-	kv, err := q.bucket(ctx, jetstream.KeyValueConfig{Bucket: privateBucket(q.opts.Run)})
+func (q *Queue) readSecret(ctx context.Context) (err error) {
+	q.private, err = q.bucket(ctx, jetstream.KeyValueConfig{Bucket: privateBucket(q.opts.Run)})
 	if err != nil {
 		return err
 	}
 	q.secret = make([]byte, 32)
 	rand.Read(q.secret)
-	_, err = kv.Create(ctx, "secret", q.secret)
+	_, err = q.private.Create(ctx, "secret", q.secret)
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		var entry jetstream.KeyValueEntry
-		if entry, err = kv.Get(ctx, "secret"); err == nil {
+		if entry, err = q.private.Get(ctx, "secret"); err == nil {
 			q.secret = entry.Value()
 		}
 	}
 	return err
 }
 
-// followResults starts reading TRAJ where acknowledgements end. The consumer
-// is made anew, since the old one would hold back for minutes what it had
-// handed to the earlier Queue.
-func (q *Queue) followResults(ctx context.Context) error {
-	name := coordinatorConsumer(q.opts.Run)
-	config := jetstream.ConsumerConfig{
-		Durable:       name,
-		FilterSubject: resultSubjects(q.opts.Run),
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       resultAckWait,
-		MaxAckPending: -1,
-		Replicas:      q.opts.Replicas,
-	}
-	old, err := q.traj.Consumer(ctx, name)
-	switch {
-	case err == nil:
-		info := old.CachedInfo()
-		q.resumed = info.Delivered.Stream
-		config.DeliverPolicy = jetstream.DeliverByStartSequencePolicy
-		config.OptStartSeq = info.AckFloor.Stream + 1
-		if err := q.traj.DeleteConsumer(ctx, name); err != nil {
-			return fmt.Errorf("consumer %s: %w", name, err)
-		}
-	case !errors.Is(err, jetstream.ErrConsumerNotFound):
-		return fmt.Errorf("consumer %s: %w", name, err)
-	}
-	consumer, err := q.traj.CreateConsumer(ctx, config)
+// restoreMarks finds out how far the results had been acknowledged.
+func (q *Queue) restoreMarks(ctx context.Context) (err error) {
+	q.marks, err = readMarks(ctx, q.private, q.traj.CachedInfo().State.LastSeq)
 	if err != nil {
-		return fmt.Errorf("consumer %s: %w", name, err)
+		return err
 	}
-	q.results, err = consumer.Messages(
-		jetstream.PullMaxMessagesWithBytesLimit(prefetch, prefetchBytes),
-		jetstream.WithMessagesErrOnMissingHeartbeat(false))
-	if err != nil {
-		return fmt.Errorf("consumer %s: %w", name, err)
-	}
-	q.onClose(q.results.Stop)
+	q.background(ctx, func(ctx context.Context) { q.marks.keep(ctx, q.private, q.opts.Log) })
 	return nil
+}
+
+// background runs do until Close, which waits for it.
+func (q *Queue) background(ctx context.Context, do func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do(ctx)
+	}()
+	q.onClose(func() {
+		cancel()
+		<-done
+	})
 }
 
 // readOpen restores which versions are open.
@@ -589,33 +590,89 @@ func permanent(err error) bool {
 	return errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject)
 }
 
-// Next returns the next result. Its Ack tells the server that the result need
-// not come again, and must follow a durable record of it.
+// Next returns the next result. Its Ack says that the result need not come
+// again after a restart, and must follow a durable record of it. Next waits as
+// long as ctx lets it, also through a restart of the server: its error is
+// ctx's, or says that the queue is closed.
 func (q *Queue) Next(ctx context.Context) (trainer.Delivery, error) {
+	q.reading.Lock()
+	defer q.reading.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(q.closed, cancel)()
+	for pause := firstBackoff; ; pause = min(2*pause, lastBackoff) {
+		d, err := q.next(ctx)
+		switch {
+		case err == nil:
+			return d, nil
+		case q.closed.Err() != nil:
+			return trainer.Delivery{}, fmt.Errorf("next result: %w", errClosed)
+		case ctx.Err() != nil:
+			return trainer.Delivery{}, fmt.Errorf("next result: %w", ctx.Err())
+		}
+		q.opts.Log.Debug("reading results anew", "err", err)
+		q.stopReading()
+		_ = sleep(ctx, pause) // the cases above look at ctx
+	}
+}
+
+var errClosed = errors.New("the queue is closed")
+
+// next reads until there is a result that this Queue has not delivered.
+func (q *Queue) next(ctx context.Context) (trainer.Delivery, error) {
+	if err := ctx.Err(); err != nil {
+		return trainer.Delivery{}, err
+	}
+	if q.results == nil {
+		var err error
+		if q.results, err = q.read(ctx, q.marks.next()); err != nil {
+			return trainer.Delivery{}, err
+		}
+	}
 	for {
 		msg, err := q.results.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return trainer.Delivery{}, fmt.Errorf("next result: %w", err)
+			return trainer.Delivery{}, err
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
-			return trainer.Delivery{}, fmt.Errorf("next result: %w", err)
+			return trainer.Delivery{}, err
+		}
+		seq := meta.Sequence.Stream
+		before, isNew := q.marks.deliver(seq)
+		if !isNew {
+			continue
 		}
 		d, err := q.delivery(msg.Subject(), msg.Data())
 		if err != nil {
 			q.opts.Log.Warn("ignored a message in "+resultsStream, "err", err)
-			if err := msg.Ack(); err != nil {
-				return trainer.Delivery{}, fmt.Errorf("next result: %w", err)
-			}
+			q.marks.ack(seq)
 			continue
 		}
 		if d.Redelivered {
 			q.opts.OnEvent(Event{Kind: TaskRedelivered, Tasks: 1})
 		}
-		d.Redelivered = d.Redelivered || meta.NumDelivered > 1 || meta.Sequence.Stream <= q.resumed
-		d.Ack = msg.Ack
+		d.Redelivered = d.Redelivered || before
+		d.Ack = func() error { q.marks.ack(seq); return nil }
 		return d, nil
 	}
+}
+
+// read reads the run's results from a sequence on. The reader keeps no state
+// on the server: it starts anew behind the last message when a connection or
+// the server failed.
+func (q *Queue) read(ctx context.Context, from uint64) (jetstream.MessagesContext, error) {
+	consumer, err := q.traj.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{resultSubjects(q.opts.Run)},
+		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:    from,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return consumer.Messages(
+		jetstream.PullMaxMessagesWithBytesLimit(prefetch, prefetchBytes),
+		jetstream.PullHeartbeat(resultBeat))
 }
 
 // delivery reads one message of TRAJ. The error is for messages that name no
@@ -652,11 +709,10 @@ func (q *Queue) Replay(ctx context.Context, do func(trainer.Delivery) error) err
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
-	consumer, err := q.traj.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{resultSubjects(q.opts.Run)}})
-	if err != nil {
-		return fmt.Errorf("replay: %w", err)
+	if len(stored) == 0 {
+		return nil
 	}
-	iter, err := consumer.Messages()
+	iter, err := q.read(ctx, 1)
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}

@@ -47,9 +47,10 @@ func TestPublishIsIdempotent(t *testing.T) {
 	want := tasks(0, 0, 8)
 	b.publish(want[:5]...)
 	b.publish(want...) // five wait
-	if d, err := b.queue.Depth(t.Context()); err != nil || d.Waiting != 8 {
-		t.Fatalf("depth %+v, err %v, want 8 waiting", d, err)
-	}
+	eventually(t, "eight waiting", func() bool {
+		d, err := b.queue.Depth(t.Context())
+		return err == nil && d == Depth{Waiting: 8}
+	})
 	e := &engine{}
 	b.worker("w1", 4, e)
 	b.collect(want)
@@ -118,9 +119,6 @@ func TestResumeLosesAndDoublesNothing(t *testing.T) {
 		info, err := b.queue.traj.Info(t.Context())
 		return err == nil && info.State.Msgs == 8
 	})
-	if err := b.nc.FlushTimeout(time.Second); err != nil {
-		t.Fatal(err)
-	}
 	stop()
 	b.queue.Close()
 
