@@ -160,17 +160,17 @@ func decodeRow(line []byte) (dataset.Sample, error) {
 // loadImages checks every image and fills in hash and size. Rows are numbered
 // as in the file: one sample a row.
 func (s *Set) loadImages(dir, path string) error {
-	type image struct {
+	type place struct {
 		path string
 		row  int
 	}
-	var order []image
+	var order []place
 	seen := map[string]*loaded{}
 	for i := range s.Samples {
 		for _, img := range s.Samples[i].Prompt.Images {
 			if key := fileOf(img); seen[key] == nil {
 				seen[key] = new(loaded)
-				order = append(order, image{key, i + 1})
+				order = append(order, place{key, i + 1})
 			}
 		}
 	}

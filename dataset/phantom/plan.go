@@ -48,7 +48,7 @@ func newPlan(seed uint64, split dataset.Split, k int) *plan {
 	p.ask(rng)
 	p.conditions(rng)
 	p.age = float64(20 + rng.IntN(70))
-	p.ratio = between(rng, 0.40, 0.56)
+	p.ratio = between(rng, 0.39, 0.54)
 	p.body = drawThorax(rng, p.ratio, split)
 	if !p.untold {
 		p.large = p.need == NeedCoarse
