@@ -1,0 +1,428 @@
+"""The GPU learner: trains a Qwen3-VL by SFT and GRPO for xragent, over HTTP.
+
+    python learner/learner.py --model DIR [--listen 127.0.0.1:8300] [--lora-rank 64] [--precision bfloat16]
+
+DIR is a Hugging Face folder (config.json, model.safetensors, preprocessor_config.json). The Go side is
+policy/remote; what travels is described there and in dataset/columnar. The server has no authentication:
+keep it on loopback or behind a tunnel.
+
+The loss is the embedded learner's: the sum of the tokens' terms over the whole batch's count of loss
+tokens, a term being -log p (sft) or the clipped surrogate -min(rA, clip(r)A) with r = exp(log p - behaviour)
+(grpo). How a batch is cut into micro-batches changes nothing but the order of sums. A batch that is refused,
+or whose loss or gradient is not finite, leaves the weights as they were.
+
+One process on one device. Not here yet: several devices (FSDP2 under torchrun), sequence packing.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import math
+import os
+import pathlib
+import shutil
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pyarrow as pa
+import pyarrow.ipc
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import AutoImageProcessor, Qwen3VLForConditionalGeneration
+
+FORMAT = "xragent.learner/1"
+BATCH_FORMAT = "xragent.batch/1"
+PROCESSOR_VERSION = "qwen2vl/1"  # chat.processorVersion
+LORA_TARGETS = r"model\.language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+
+
+class Refused(Exception):
+    """A request that cannot be served; its text goes to the client, and nothing was changed."""
+
+
+# ---- batches -------------------------------------------------------------------------------------------
+
+
+def read_batch(data):
+    """Returns (rows, tokens) of an Arrow IPC file: rows are dicts of the columns, ids as lists."""
+    try:
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    except pa.ArrowInvalid as e:
+        raise Refused(f"batch is not an Arrow IPC file: {e}") from e
+    meta = table.schema.metadata or {}
+    if meta.get(b"format", b"").decode() != BATCH_FORMAT:
+        raise Refused(f"batch has format {meta.get(b'format')}, want {BATCH_FORMAT}")
+    return table.to_pylist(), int(meta[b"tokens"])
+
+
+def check_row(row, kind, vocab, image_pad, merge, processor):
+    name, ids, mask = row["id"], row["ids"], row["loss_mask"]
+    if len(mask) != len(ids) or not ids:
+        raise Refused(f"row {name}: {len(ids)} ids but {len(mask)} loss mask entries")
+    for i, id in enumerate(ids):
+        if not 0 <= id < vocab:
+            raise Refused(f"row {name}: id {id} at {i} is outside [0, {vocab})")
+    if mask[0]:
+        raise Refused(f"row {name}: the first id is scored, but nothing stands before it")
+    if kind == "grpo":
+        if len(row["logprobs"]) != len(ids):
+            raise Refused(f"row {name}: {len(row['logprobs'])} behaviour log-probs for {len(ids)} ids")
+        if not math.isfinite(row["advantage"]) or not all(map(math.isfinite, row["logprobs"])):
+            raise Refused(f"row {name}: advantage or a behaviour log-prob is not finite")
+    grids = grids_of(row)
+    if len(grids) != len(row["image_sha256"]):
+        raise Refused(f"row {name}: {len(row['image_sha256'])} images but {len(grids)} grids")
+    want, have = sum(t * h * w // merge ** 2 for t, h, w in grids), sum(id == image_pad for id in ids)
+    if want != have:
+        raise Refused(f"row {name}: {have} image-pad ids, its images need {want}")
+    for other in row["image_processor"]:
+        if other and other != processor:
+            raise Refused(f"row {name}: the policy saw an image through processor {other}, the learner has {processor}")
+
+
+def grids_of(row):
+    flat = row["image_grid"]
+    return [tuple(flat[i:i + 3]) for i in range(0, len(flat) // 3 * 3, 3)]
+
+
+def micro_batches(rows, tokens):
+    """Cuts rows, longest first, into groups whose padded size is at most tokens."""
+    group = []
+    for row in sorted(rows, key=lambda r: (-len(r["ids"]), r["id"])):
+        if group and len(group[0]["ids"]) * (len(group) + 1) > tokens:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+# ---- images --------------------------------------------------------------------------------------------
+
+
+class Images:
+    """Encoded images by content, and the processor that makes patches of them."""
+
+    def __init__(self, folder):
+        self.processor = AutoImageProcessor.from_pretrained(folder)
+        self.encoded = {}
+
+    def hash(self):
+        """Equals chat.Processor.Hash of the same configuration."""
+        p = self.processor
+        low, high = (p.size["shortest_edge"], p.size["longest_edge"])
+        config = dict(patch_size=p.patch_size, merge_size=p.merge_size, temporal_patch_size=p.temporal_patch_size,
+                      min_pixels=low, max_pixels=high)
+        text = PROCESSOR_VERSION + json.dumps(config, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def patches(self, row):
+        """The patches of a row's images, [N, 3*T*P*P], held against the grids that the policy saw."""
+        out = []
+        for sha, grid in zip(row["image_sha256"], grids_of(row)):
+            if sha not in self.encoded:
+                raise Refused(f"row {row['id']}: image {sha[:12]} was not sent")
+            made = self.processor(Image.open(io.BytesIO(self.encoded[sha])).convert("RGB"), return_tensors="pt")
+            if tuple(made["image_grid_thw"][0].tolist()) != grid:
+                raise Refused(f"row {row['id']}: image {sha[:12]} has grid {made['image_grid_thw'][0].tolist()} here, the policy saw {grid}")
+            out.append(made["pixel_values"])
+        return out
+
+
+# ---- the learner ---------------------------------------------------------------------------------------
+
+
+class Learner:
+    def __init__(self, args):
+        self.args = args
+        self.device = torch.device(args.device)
+        self.model = Qwen3VLForConditionalGeneration.from_pretrained(args.model, dtype=torch.float32, attn_implementation=args.attention)
+        self.model.to(self.device).eval()  # no dropout, as in sampling
+        self.config = self.model.config
+        if args.checkpointing:
+            self.model.gradient_checkpointing_enable()
+        self.peft = None
+        if args.lora_rank:
+            from peft import LoraConfig, get_peft_model
+            self.peft = get_peft_model(self.model, LoraConfig(r=args.lora_rank, lora_alpha=2 * args.lora_rank, target_modules=LORA_TARGETS))
+        self.parameters = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+        # Vectors, that is norms and biases, do not decay.
+        self.optimizer = torch.optim.AdamW([dict(params=[p for _, p in self.parameters if p.dim() > 1]),
+                                            dict(params=[p for _, p in self.parameters if p.dim() <= 1])], lr=0.0)
+        self.images = Images(args.model)
+        self.steps, self.last, self.stats = 0, None, None
+        self.folders = []
+
+    def info(self):
+        return dict(format=FORMAT, model=str(self.args.model), vocab=self.config.text_config.vocab_size, processor=self.images.hash(),
+                    device=str(self.device), precision=self.args.precision, steps=self.steps)
+
+    # -- forward
+
+    def logprobs(self, rows):
+        """Yields (row, log p of its loss tokens, their entropies), through one padded forward pass."""
+        width = max(len(r["ids"]) for r in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        seen = torch.zeros_like(ids)
+        for i, r in enumerate(rows):
+            ids[i, :len(r["ids"])] = torch.tensor(r["ids"])
+            seen[i, :len(r["ids"])] = 1
+        inputs = dict(input_ids=ids, attention_mask=seen, mm_token_type_ids=(ids == self.config.image_token_id).int())
+        patches = [p for r in rows for p in self.images.patches(r)]
+        if patches:
+            inputs["pixel_values"] = torch.cat(patches)
+            inputs["image_grid_thw"] = torch.tensor([g for r in rows for g in grids_of(r)])
+        inputs = {k: v.to(self.device) for k, v in inputs.items()}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.args.precision == "bfloat16"):
+            hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
+            for i, r in enumerate(rows):
+                where = torch.tensor(r["loss_mask"], device=self.device).nonzero()[:, 0]
+                logits = self.model.lm_head(hidden[i, where - 1]).float()
+                logp = logits.log_softmax(-1)
+                entropy = -(logp.exp() * logp).sum(-1).detach()
+                yield r, logp.gather(1, inputs["input_ids"][i, where, None])[:, 0], entropy, where
+
+    def accumulate(self, rows, tokens, objective, train):
+        """Sums terms (and, where train, gradients) over the rows; returns the sums for the statistics."""
+        sums = dict.fromkeys(("loss", "entropy", "low", "high", "kl", "diff"), 0.0)
+        for group in micro_batches(rows, self.args.micro_tokens):
+            loss = 0.0
+            for r, logp, entropy, where in self.logprobs(group):
+                term = self.terms(r, logp, where, objective, sums)
+                loss = loss + term.sum() / tokens
+                sums["entropy"] += entropy.double().sum().item()
+            value = float(loss)
+            if not math.isfinite(value):
+                raise Refused(f"loss is {value} in rows {', '.join(r['id'] for r in group)}; nothing was changed")
+            sums["loss"] += value
+            if train:
+                loss.backward()
+        return sums
+
+    def terms(self, row, logp, where, objective, sums):
+        if objective["kind"] == "sft":
+            return -logp
+        behaviour = torch.tensor(row["logprobs"], device=self.device)[where]
+        low, high, a = 1 - objective["clip_low"], 1 + objective["clip_high"], row["advantage"]
+        log = logp - behaviour
+        ratio = log.exp()
+        with torch.no_grad():
+            sums["kl"] += (ratio - 1 - log).double().sum().item()
+            sums["diff"] += log.abs().double().sum().item()
+            sums["low"] += ((ratio < low).sum().item() if a < 0 else 0)
+            sums["high"] += ((ratio > high).sum().item() if a > 0 else 0)
+        return -torch.minimum(ratio * a, ratio.clamp(low, high) * a)
+
+    def check(self, rows, tokens, kind):
+        merge = self.config.vision_config.spatial_merge_size
+        for r in rows:
+            check_row(r, kind, self.config.text_config.vocab_size, self.config.image_token_id, merge, self.images.hash())
+        have = sum(sum(r["loss_mask"]) for r in rows)
+        if have == 0 or have != tokens:
+            raise Refused(f"batch says {tokens} loss tokens, its rows have {have}")
+        return [r for r in rows if any(r["loss_mask"])]
+
+    # -- requests
+
+    def step(self, data, objective, steps):
+        """Takes one step, or returns the last one's statistics when its answer got lost."""
+        key = hashlib.sha256(json.dumps(objective, sort_keys=True).encode() + data).hexdigest()
+        if steps == self.steps - 1 and key == self.last:
+            return self.stats
+        if steps != self.steps:
+            raise Refused(f"asked for a step behind {steps}, the learner has taken {self.steps}; load a checkpoint")
+        if objective.get("kind") not in ("sft", "grpo"):
+            raise Refused(f"objective kind is {objective.get('kind')!r}, want sft or grpo")
+        rows, tokens = read_batch(data)
+        teaching = self.check(rows, tokens, objective["kind"])
+        self.optimizer.zero_grad(set_to_none=False)
+        for _, p in self.parameters:  # a parameter without a part in this batch has gradient 0, as the others
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        sums = self.accumulate(teaching, tokens, objective, train=True)
+        params = [p for _, p in self.parameters]
+        norm = torch.nn.utils.clip_grad_norm_(params, objective["max_norm"] or math.inf).item()
+        if not math.isfinite(norm):
+            raise Refused(f"gradient norm is {norm}; the step was not taken")
+        for group, decay in zip(self.optimizer.param_groups, (objective["decay"], 0.0)):
+            group.update(lr=objective["lr"], betas=(objective["beta1"], objective["beta2"]), eps=objective["eps"], weight_decay=decay)
+        self.optimizer.step()
+        self.steps, self.last = self.steps + 1, key
+        self.stats = dict(
+            loss=sums["loss"], grad_norm=norm, entropy=sums["entropy"] / tokens, clip_low=sums["low"] / tokens, clip_high=sums["high"] / tokens,
+            approx_kl=max(0.0, sums["kl"] / tokens), logp_diff=sums["diff"] / tokens, tokens=tokens, all_tokens=sum(len(r["ids"]) for r in rows))
+        return self.stats
+
+    @torch.no_grad()
+    def evaluate(self, data):
+        rows, tokens = read_batch(data)
+        rows = self.check(rows, tokens, "sft")
+        return dict(loss=self.accumulate(rows, tokens, dict(kind="sft"), train=False)["loss"])
+
+    def trained(self):
+        return {name: p.detach().contiguous().cpu() for name, p in self.parameters}
+
+    def save(self, folder):
+        folder = pathlib.Path(folder)
+        save_file(self.trained(), folder / "trained.safetensors")
+        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+        (folder / "state.json").write_text(json.dumps(dict(format=FORMAT, steps=self.steps, names=[n for n, _ in self.parameters])) + "\n")
+        return dict(steps=self.steps)
+
+    def load(self, folder):
+        folder = pathlib.Path(folder)
+        try:
+            state = json.loads((folder / "state.json").read_text())
+            tensors = load_file(folder / "trained.safetensors")
+            moments = torch.load(folder / "optimizer.pt", weights_only=True, map_location=self.device)
+        except OSError as e:
+            raise Refused(f"{folder}: {e.strerror}: {e.filename}") from e
+        if state["names"] != [n for n, _ in self.parameters] or any(tensors[n].shape != p.shape for n, p in self.parameters):
+            raise Refused(f"{folder}: saved from another model or LoRA rank")
+        with torch.no_grad():
+            for name, p in self.parameters:
+                p.copy_(tensors[name])
+        self.optimizer.load_state_dict(moments)
+        self.steps, self.last, self.stats = state["steps"], None, None
+        return dict(steps=self.steps)
+
+    def publish(self, version):
+        """Writes the weights (the adapter, with LoRA) into a folder of the version and describes them."""
+        folder = pathlib.Path(self.args.state) / f"v{version}"
+        shutil.rmtree(folder, ignore_errors=True)
+        (self.peft or self.model).save_pretrained(folder)
+        (folder / "README.md").unlink(missing_ok=True)
+        if folder not in self.folders:
+            self.folders.append(folder)
+        for old in self.folders[:-2]:
+            shutil.rmtree(old, ignore_errors=True)
+        self.folders = self.folders[-2:]
+        files = [dict(name=f.name, sha256=digest(f), size=f.stat().st_size) for f in sorted(folder.iterdir())]
+        return dict(version=version, files=files, canary=self.canary())
+
+    @torch.no_grad()
+    def canary(self):
+        """32 text ids spread over the vocabulary, with their log-probs."""
+        vocab, special = self.config.text_config.vocab_size, self.special_ids()
+        ids, i = [], 1
+        while len(ids) < 32:
+            id = i * 2654435761 % 2 ** 32 % vocab
+            i += 1
+            if id not in special:
+                ids.append(id)
+        row = dict(id="canary", ids=ids, loss_mask=[0] + [1] * 31, image_sha256=[], image_grid=[], image_processor=[])
+        (_, logp, _, _), = self.logprobs([row])
+        return dict(ids=ids, logprobs=logp.tolist(), tolerance=1e-3 if self.args.precision == "float32" else 0.1)
+
+    def special_ids(self):
+        c = self.config
+        return {c.image_token_id, c.video_token_id, c.vision_start_token_id, c.vision_end_token_id}
+
+    def file(self, sha):
+        for folder in reversed(self.folders):
+            for f in folder.iterdir():
+                if digest(f) == sha:
+                    return f
+        raise Refused(f"no published file {sha[:12]}; only the last two versions are kept")
+
+
+def digest(path):
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+# ---- HTTP ----------------------------------------------------------------------------------------------
+
+
+class Requests(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    learner = None
+    lock = threading.Lock()  # one request at a time touches the model
+
+    def serve(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            with self.lock:
+                answer = self.answer(urllib.parse.urlsplit(self.path), body)
+            status = 200
+        except Refused as e:
+            status, answer = 422, dict(error=str(e))
+        except Exception as e:  # a fault of ours must reach the client, and the process must live on
+            self.log_error("%s: %r", self.path, e)
+            status, answer = 500, dict(error=f"{type(e).__name__}: {e}")
+        self.reply(status, answer)
+
+    do_GET = do_POST = do_PUT = serve
+
+    def answer(self, url, body):
+        l, path = self.learner, url.path
+        if path == "/v1/info":
+            return l.info()
+        if path.startswith("/v1/files/"):
+            return l.file(path.rpartition("/")[2])
+        if path.startswith("/v1/images/"):
+            sha = hashlib.sha256(body).hexdigest()
+            if sha != path.rpartition("/")[2]:
+                raise Refused(f"image {path.rpartition('/')[2][:12]} has digest {sha[:12]}")
+            l.images.encoded[sha] = body
+            return {}
+        if path == "/v1/step":
+            steps = int(urllib.parse.parse_qs(url.query)["steps"][0])
+            return l.step(body, json.loads(self.headers["X-Objective"]), steps)
+        if path == "/v1/evaluate":
+            return l.evaluate(body)
+        ask = json.loads(body or b"{}")
+        if path == "/v1/missing":
+            return dict(missing=sorted(set(ask["images"]) - l.images.encoded.keys()))
+        if path == "/v1/save":
+            return l.save(ask["dir"])
+        if path == "/v1/load":
+            return l.load(ask["dir"])
+        if path == "/v1/publish":
+            return l.publish(int(ask["version"]))
+        raise Refused(f"no such request: {path}")
+
+    def reply(self, status, answer):
+        if isinstance(answer, pathlib.Path):
+            self.head(status, "application/octet-stream", answer.stat().st_size)
+            with open(answer, "rb") as f:
+                shutil.copyfileobj(f, self.wfile, 1 << 20)
+            return
+        data = json.dumps(answer).encode()
+        self.head(status, "application/json", len(data))
+        self.wfile.write(data)
+
+    def head(self, status, kind, size):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    def log_request(self, *_):
+        pass
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--model", required=True, type=pathlib.Path, help="Hugging Face folder")
+    p.add_argument("--listen", default="127.0.0.1:8300")
+    p.add_argument("--state", default="learner-state", help="folder for published weights")
+    p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    p.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the forward pass; weights stay float32")
+    p.add_argument("--attention", default="sdpa")
+    p.add_argument("--micro-tokens", type=int, default=8192, help="padded tokens of one forward pass")
+    p.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
+    p.add_argument("--checkpointing", action="store_true", help="recompute activations in the backward pass")
+    args = p.parse_args()
+    Requests.learner = Learner(args)
+    host, _, port = args.listen.rpartition(":")
+    server = ThreadingHTTPServer((host, int(port)), Requests)
+    print(f"learner of {args.model} listens on {server.server_address[0]}:{server.server_address[1]}, pid {os.getpid()}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

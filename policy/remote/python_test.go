@@ -1,0 +1,223 @@
+package remote
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"image"
+	"image/png"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"xragent/chat"
+	"xragent/policy/embedded"
+	"xragent/rollout"
+	"xragent/trainer"
+	"xragent/trainer/batch"
+	"xragent/trainer/learnertest"
+)
+
+// python is an interpreter with torch, transformers, safetensors and pyarrow.
+const python = "XRAGENT_PYTHON"
+
+const golden = "../embedded/testdata/golden/tied"
+
+// startPython runs learner.py over the golden model and returns its address.
+func startPython(t *testing.T, flags ...string) string {
+	t.Helper()
+	interpreter := os.Getenv(python)
+	if interpreter == "" {
+		t.Skipf("%s is not set: learner.py was not checked against the embedded learner", python)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(golden)); err != nil {
+		t.Fatal(err)
+	}
+	codec, err := chat.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range codec.Files(chat.Small) {
+		if f.Name == "preprocessor_config.json" {
+			if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	args := append([]string{"../../learner/learner.py", "--model", dir, "--listen", "127.0.0.1:0", "--device", "cpu", "--state", t.TempDir()}, flags...)
+	cmd := exec.Command(interpreter, args...)
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("learner.py said %q: %v\n%s", line, err, errs.String())
+	}
+	_, address, _ := strings.Cut(line, "listens on ")
+	address, _, _ = strings.Cut(address, ",")
+	return "http://" + address
+}
+
+func dial(t *testing.T, url string, blobs stored) *Learner {
+	t.Helper()
+	l, err := Dial(context.Background(), Config{URL: url, Timeout: time.Minute},
+		Options{Run: "run", Processor: chat.Small.Hash(), Images: blobs.get, Put: blobs.put})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// goldenBatch has rows with and without an image over the golden vocabulary,
+// with behaviour log-probs around what an untrained model gives.
+func goldenBatch(t *testing.T, blobs stored) batch.Batch {
+	t.Helper()
+	film := image.NewGray(image.Rect(0, 0, 150, 140))
+	for i := range film.Pix {
+		film.Pix[i] = uint8(i * i >> 5)
+	}
+	var w bytes.Buffer
+	if err := png.Encode(&w, film); err != nil {
+		t.Fatal(err)
+	}
+	sha, err := blobs.put(context.Background(), w.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	use, err := chat.Small.Use(w.Bytes(), sha)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b batch.Batch
+	for i := range 4 {
+		r := batch.Row{ID: fmt.Sprint("row", i), Advantage: float64(i%3) - 1}
+		if i != 2 {
+			r.Images = []rollout.ImageUse{use}
+			r.IDs = []int32{5, 121}
+			for range use.PadTokens(2) {
+				r.IDs = append(r.IDs, 120)
+			}
+			r.IDs = append(r.IDs, 122)
+		}
+		for j := range 9 + 6*i {
+			r.IDs = append(r.IDs, int32((i*37+j*j*11+j)%100))
+		}
+		r.LossMask, r.Logprobs = make([]uint8, len(r.IDs)), make([]float32, len(r.IDs))
+		for j := len(r.IDs) - 6; j < len(r.IDs); j++ {
+			r.LossMask[j], r.Logprobs[j] = 1, -4.9+float32(j%5)*0.1
+			b.Tokens++
+		}
+		b.Rows = append(b.Rows, r)
+	}
+	return b
+}
+
+func TestPythonConformance(t *testing.T) {
+	blobs := stored{}
+	b := goldenBatch(t, blobs)
+	learnertest.TestLearner(t, learnertest.Setup{
+		New:   func(t *testing.T) trainer.Learner { return dial(t, startPython(t), blobs) },
+		Batch: b, LR: 1e-2,
+	})
+}
+
+// The Python learner and the embedded one are the same function: the same
+// weights, batches and objectives give the same statistics, step after step.
+func TestPythonEqualsEmbedded(t *testing.T) {
+	blobs := stored{}
+	b := goldenBatch(t, blobs)
+	far := dial(t, startPython(t, "--micro-tokens", "64"), blobs)
+	near := embeddedLearner(t, blobs)
+	for i, kind := range []string{"sft", "grpo", "grpo", "sft", "grpo"} {
+		o := batch.Objective{Kind: kind, ClipLow: 0.2, ClipHigh: 0.28, LR: 3e-3, MaxNorm: 1,
+			Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Decay: 0.05}}
+		x, err := far.Step(context.Background(), b, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := near.Step(context.Background(), b, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, fmt.Sprintf("step %d (%s)", i+1, kind), x, y)
+	}
+}
+
+// With LoRA only the adapter is trained and published.
+func TestPythonLoRA(t *testing.T) {
+	blobs := stored{}
+	b := goldenBatch(t, blobs)
+	l := dial(t, startPython(t, "--lora-rank", "4"), blobs)
+	before, err := l.Evaluate(context.Background(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := batch.Objective{Kind: "sft", LR: 1e-2, Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8}}
+	for range 5 {
+		if _, err := l.Step(context.Background(), b, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := l.Evaluate(context.Background(), b); err != nil || after >= before {
+		t.Errorf("loss %v before, %v after five steps (%v)", before, after, err)
+	}
+	m, err := l.Publish(context.Background(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range m.Files {
+		names = append(names, f.Name)
+	}
+	if got := strings.Join(names, " "); got != "adapter_config.json adapter_model.safetensors" {
+		t.Errorf("published %s", got)
+	}
+}
+
+func embeddedLearner(t *testing.T, blobs stored) *embedded.Learner {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(golden, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := embedded.ReadConfig(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := embedded.ReadSafetensors(filepath.Join(golden, "model.safetensors"), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := embedded.NewLearner(cfg, w, embedded.LearnerOptions{Threads: 1, Images: blobs.get, Processor: chat.Small})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func compare(t *testing.T, what string, x, y batch.Stats) {
+	t.Helper()
+	if x.Tokens != y.Tokens {
+		t.Errorf("%s: %d tokens there, %d here", what, x.Tokens, y.Tokens)
+	}
+	for name, pair := range map[string][2]float64{"loss": {x.Loss, y.Loss}, "grad_norm": {x.GradNorm, y.GradNorm}, "entropy": {x.Entropy, y.Entropy},
+		"clip_low": {x.ClipLow, y.ClipLow}, "clip_high": {x.ClipHigh, y.ClipHigh}, "approx_kl": {x.ApproxKL, y.ApproxKL}, "logp_diff": {x.LogpDiff, y.LogpDiff}} {
+		if d := math.Abs(pair[0] - pair[1]); d > 1e-4*max(1, math.Abs(pair[1])) {
+			t.Errorf("%s: %s is %v there, %v here", what, name, pair[0], pair[1])
+		}
+	}
+}
