@@ -47,6 +47,9 @@ func TestRecordsEarnTheReward(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if r.Sample.Reference != "" {
+			t.Errorf("%s carries the reference findings", r.Sample.ID)
+		}
 		if got.Format != 1 || got.Accuracy != 1 || got.CXR != 1 || got.Fabricated != 0 {
 			t.Errorf("%s: %+v\n%s\n%s", r.Sample.ID, got, r.Turn1, r.Turn2)
 		}
