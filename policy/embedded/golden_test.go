@@ -198,7 +198,27 @@ func TestGoldenLogits(t *testing.T) {
 		if d := worstDifference(gr.logprobs[:len(g.ids)-1], g.logprobs[1:]); d > 1e-4 {
 			t.Errorf("log-probs differ by up to %.2g, want 1e-4", d)
 		}
+		want := 0.0
+		for rows := g.logits[:(len(g.ids)-1)*vocab]; len(rows) > 0; rows = rows[vocab:] {
+			want += entropyOf(rows[:vocab])
+		}
+		if d := math.Abs(gr.feed.sums.entropy - want); d > 1e-4 {
+			t.Errorf("entropies sum to %v, want %v", gr.feed.sums.entropy, want)
+		}
 	})
+}
+
+// entropyOf returns the entropy of softmax(logits) in nats.
+func entropyOf(logits []float32) float64 {
+	sum := 0.0
+	for _, x := range logits {
+		sum += math.Exp(float64(x))
+	}
+	h := math.Log(sum)
+	for _, x := range logits {
+		h -= math.Exp(float64(x)) / sum * float64(x)
+	}
+	return h
 }
 
 func worstDifference(got, want []float32) float64 {
