@@ -51,7 +51,7 @@ func TestDirect(t *testing.T) {
 func TestWorsened(t *testing.T) {
 	cfg := config()
 	cfg.Suboptimal = 0.999999
-	for _, s := range phantoms(800).Samples {
+	for _, s := range phantoms(studies).Samples {
 		for i := range 3 {
 			s.ID = fmt.Sprint(s.ID, i)
 			if l := plan(s, []string{"pa view"}, cfg); slices.Equal(l.asks, l.right) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,6 +120,7 @@ func wait(ctx context.Context, d time.Duration) error {
 // Fake tools answer by their argument after a delay.
 type fakeTools struct {
 	delay    func(args string) time.Duration
+	mu       sync.Mutex     // of failures
 	failures map[string]int // transport failures to come, by argument; "measure" for the bundle
 	calls    chan string    // every try
 	bundle   rollout.Bundle
@@ -145,6 +147,8 @@ func (f *fakeTools) try(ctx context.Context, what string) error {
 	if err := wait(ctx, f.delay(what)); err != nil {
 		return err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.failures[what] > 0 {
 		f.failures[what]--
 		return errors.New("connection lost")
