@@ -83,6 +83,9 @@ func NewEngine(cfg Config, opts EngineOptions) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
+	if opts.MaxBatch < 0 || opts.Threads < 0 {
+		return nil, fmt.Errorf("engine: max batch %d and threads %d must not be negative (0: the default)", opts.MaxBatch, opts.Threads)
+	}
 	e := &Engine{
 		cfg:      cfg,
 		opts:     opts.withDefaults(),

@@ -236,7 +236,8 @@ func (s *scheduler) push() {
 		least.share = append(least.share, q)
 		least.rows += min(len(q.ids)-q.cache.n, prefillRows)
 	}
-	simd.For(len(s.workers), len(s.workers), func(lo, hi int) {
+	busy := min(len(s.workers), len(s.active)) // the first workers fill first
+	simd.For(busy, busy, func(lo, hi int) {
 		for _, w := range s.workers[lo:hi] {
 			w.run(s.decoder)
 		}
@@ -300,64 +301,4 @@ func (s *scheduler) score(ctx context.Context, ids []int32) ([]float32, error) {
 func logSoftmax(logits []float32, id int32) float32 {
 	own, top := logits[id], simd.Max(logits)
 	return float32(float64(own) - float64(top) - math.Log(float64(simd.ExpSub(logits, logits, top))))
-}
-
-// A prefixCache keeps the caches of ended sequences, most recently used last,
-// within a limit on their bytes.
-type prefixCache struct {
-	limit, size int
-	kept        []prefix
-}
-
-// A prefix is a cache with the identities of its rows.
-type prefix struct {
-	keys  []uint64
-	cache *kvCache
-}
-
-// keep takes over a cache. One that it extends is dropped.
-func (p *prefixCache) keep(keys []uint64, cache *kvCache) {
-	if len(keys) == 0 || cache.bytes() > p.limit {
-		return
-	}
-	p.kept = slices.DeleteFunc(p.kept, func(k prefix) bool {
-		covered := len(k.keys) <= len(keys) && common(k.keys, keys) == len(k.keys)
-		if covered {
-			p.size -= k.cache.bytes()
-		}
-		return covered
-	})
-	p.kept = append(p.kept, prefix{keys, cache})
-	p.size += cache.bytes()
-	for p.size > p.limit {
-		p.size -= p.kept[0].cache.bytes()
-		p.kept = slices.Delete(p.kept, 0, 1)
-	}
-}
-
-// find returns the cache that shares most rows with keys, and how many.
-func (p *prefixCache) find(keys []uint64) (*kvCache, int) {
-	best, length := -1, 0
-	for i, k := range p.kept {
-		if n := common(keys, k.keys); n > length {
-			best, length = i, n
-		}
-	}
-	if best < 0 {
-		return nil, 0
-	}
-	found := p.kept[best]
-	p.kept = append(slices.Delete(p.kept, best, best+1), found)
-	return found.cache, length
-}
-
-// common returns the length of the common prefix.
-func common(a, b []uint64) int {
-	n := min(len(a), len(b))
-	for i := range n {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return n
 }

@@ -40,14 +40,20 @@ func (s *sampler) draw(logits []float32, by rollout.Sampling, u float64) (choice
 	for _, id := range s.barred {
 		s.open[id], s.p[id] = float32(math.Inf(-1)), 0
 	}
-	id := argmax(s.open)
-	if by.Temperature > 0 {
-		if by.Temperature != 1 {
-			s.temper(top, by.Temperature)
-		}
-		id = s.pick(by.TopP, u)
-	}
+	id := s.choose(top, by, u)
 	return choice{id, float32(float64(logits[id]) - logZ)}, nil
+}
+
+// choose picks from open, whose exponentials against top are in p.
+func (s *sampler) choose(top float32, by rollout.Sampling, u float64) int32 {
+	switch by.Temperature {
+	case 0:
+		return argmax(s.open)
+	case 1:
+	default:
+		s.temper(top, by.Temperature)
+	}
+	return s.pick(by.TopP, u)
 }
 
 // argmax returns the index of the largest logit, the lowest where several are.

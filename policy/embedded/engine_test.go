@@ -304,6 +304,9 @@ func TestEngineRefuses(t *testing.T) {
 	if _, err := e.Score(t.Context(), []int32{-1}); err == nil {
 		t.Error("score took a negative id")
 	}
+	if _, err := NewEngine(w.cfg, EngineOptions{MaxBatch: -1}); err == nil {
+		t.Error("an engine with a negative batch was started")
+	}
 	if err := e.Load(Init(Small(128), 1), 4); err == nil || !strings.Contains(err.Error(), "another model configuration") {
 		t.Errorf("loading other weights: %v", err)
 	}
