@@ -102,15 +102,15 @@ func (g *grpo) group(number int) *groupWork {
 // decide records a decision once. After a restart the same ones are made
 // again; one that differs means that the run is not what it was.
 func (g *grpo) decide(d Decision) error {
-	key := fmt.Sprint(d.Kind, d.Step, d.Groups)
-	if was, ok := g.decided[key]; ok {
-		if was != d.Detail && d.Kind == "publish" {
-			return fmt.Errorf("version %d now has digest %.12s…, before the restart it had %.12s…: weights, data or kernels have changed; start a new run",
-				d.Step, d.Detail, was)
-		}
+	key, value := d.identity()
+	was, ok := g.decided[key]
+	switch {
+	case ok && was != value:
+		return fmt.Errorf("%s is now %.12s…, before the restart it was %.12s…: weights, data or kernels have changed; start a new run", key, value, was)
+	case ok:
 		return nil
 	}
-	g.decided[key] = d.Detail
+	g.decided[key] = value
 	return g.ledger.add(Entry{Decision: &d})
 }
 
@@ -208,8 +208,8 @@ func (g *grpo) recall(e Entry) (coordinator.Arrived, bool) {
 	case e.Rejected != nil && e.Rejected.Task.Step > g.step:
 		return coordinator.Arrived{Task: e.Rejected.Task, Class: e.Rejected.Class, Reason: e.Rejected.Reason}, true
 	case e.Decision != nil:
-		d := e.Decision
-		g.decided[fmt.Sprint(d.Kind, d.Step, d.Groups)] = d.Detail
+		key, value := e.Decision.identity()
+		g.decided[key] = value
 	}
 	return coordinator.Arrived{}, false
 }

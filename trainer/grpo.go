@@ -184,7 +184,7 @@ type grpo struct {
 	resumed int
 
 	groups    map[int]*groupWork // of open steps, by number
-	decided   map[string]string  // decisions on record: what to detail
+	decided   map[string]string  // decisions on record: Decision.identity
 	history   []StepRecord       // of all steps, for the windows over the last ten
 	traffic   traffic            // since the last step
 	delivered chan received

@@ -42,6 +42,18 @@ type Decision struct {
 	Detail string `json:"detail,omitempty"` // why a group was left out; digest of published weights
 }
 
+// identity says what was decided about, and what must be decided again after a
+// restart. Why a group was left out may read differently then.
+func (d Decision) identity() (key, value string) {
+	switch d.Kind {
+	case "train":
+		return fmt.Sprintf("batch of step %d", d.Step), fmt.Sprint(d.Groups)
+	case "publish":
+		return fmt.Sprintf("digest of version %d", d.Step), d.Detail
+	}
+	return fmt.Sprintf("%s %v", d.Kind, d.Groups), ""
+}
+
 // The ledger is a file of blocks: length and CRC-32C of the payload, four bytes
 // little-endian each, then the payload, one JSON entry a line. A block is what
 // one sync made durable. The last block may be torn by a crash; it is cut off,

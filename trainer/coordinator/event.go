@@ -74,7 +74,7 @@ type Action interface{ action() }
 // A Try is one attempt at one trajectory of a group.
 type Try struct{ Index, Attempt int }
 
-// The actions. They are carried out in order. Accept, Reject and Drop are
+// The actions. They are carried out in order. Accept, Reject and Leave are
 // written to the ledger; the actions that follow rely on that.
 type (
 	// Publish makes the learner's weights available as Version.
