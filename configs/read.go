@@ -49,6 +49,7 @@ func Read(path string, settings []string) (Run, error) {
 	if run.Run.Name == "" {
 		run.Run.Name = nameOf(path)
 	}
+	run.derive()
 	return run, run.validate(path, given)
 }
 
@@ -58,6 +59,7 @@ func Parse(text []byte) (Run, error) {
 	if err := decode(text, &run); err != nil {
 		return run, fmt.Errorf("config:%w", err)
 	}
+	run.derive()
 	return run, run.validate("config", nil)
 }
 

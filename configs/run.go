@@ -164,18 +164,15 @@ func (r Run) validate(path string, given []string) error {
 	section("tools", r.Tools.Validate())
 	section("eval", r.Eval.Validate())
 	section("web", r.Web.Validate())
-	section("loop", r.sameKMax())
 	for _, err := range r.withoutEffect(given) {
-		section("", err)
+		errs = append(errs, fmt.Errorf("config: %s: %w", path, err))
 	}
 	return errors.Join(errs...)
 }
 
-func (r Run) sameKMax() error {
-	if r.Loop.KMax != r.Reward.KMax {
-		return fmt.Errorf("k_max = %d but reward.k_max = %d: give both the same value", r.Loop.KMax, r.Reward.KMax)
-	}
-	return nil
+// derive copies what one section decides for others.
+func (r *Run) derive() {
+	r.Loop.KMax, r.Corpus.KMax = r.Reward.KMax, r.Reward.KMax
 }
 
 func (g General) validate() error {

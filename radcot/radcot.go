@@ -42,7 +42,7 @@ type Config struct {
 	Candidates float64 `yaml:"candidates" json:"candidates"`
 	// Suboptimal is the share of records whose routing is worsened on purpose.
 	Suboptimal float64       `yaml:"suboptimal" json:"suboptimal"`
-	KMax       int           `yaml:"k_max" json:"k_max"` // most calls of a record, as in the rollout
+	KMax       int           `yaml:"-" json:"k_max"` // most calls of a record, the reward's
 	Filters    Filters       `yaml:"filters" json:"filters"`
 	Parallel   int           `yaml:"parallel" json:"parallel"`         // records in the making at once
 	Timeout    time.Duration `yaml:"call_timeout" json:"call_timeout"` // one try of a tool, of the measurements, or of an image

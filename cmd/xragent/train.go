@@ -96,11 +96,7 @@ func (s *session) grpoStage(ctx context.Context) error {
 			return err
 		}
 		s.notice("grpo: %d steps, %.0f %% of groups mixed", res.Steps, 100*res.Mixed)
-		path, err := trainer.Canonical(s.path("grpo"))
-		if err == nil {
-			s.notice("grpo: canonical record %s", path)
-		}
-		return err
+		return s.records(d)
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 
 // Config bounds a trajectory. Every wait of the loop has one of its deadlines.
 type Config struct {
-	KMax        int `yaml:"k_max" json:"k_max"`               // most tool calls of turn 1; further ones are not executed
+	KMax        int `yaml:"-" json:"k_max"`                   // most tool calls of turn 1, the reward's; further ones are not executed
 	MaxContext  int `yaml:"max_context" json:"max_context"`   // most ids of a turn, expanded prompt and output together
 	MaxImages   int `yaml:"max_images" json:"max_images"`     // most images of both turns together
 	ImageTokens int `yaml:"image_tokens" json:"image_tokens"` // most ids that one image expands to
