@@ -48,7 +48,7 @@ func Default() Config {
 		Segmenter: "phantom", Gate: measure.AllOrNothing,
 		Deadline: 10 * time.Second, Concurrency: 4, Cache: 64, Crop: 128, Schemas: "terse",
 		ImageBytes: 64 << 20, ImagePixels: 32 << 20,
-		Noise: Noise{Miss: 0.12, FalseAlarm: 0.08},
+		Noise: Noise{Miss: 0.14, FalseAlarm: 0.09},
 	}
 }
 

@@ -114,14 +114,17 @@ func (k *knowledge) index(e Entry) {
 	k.mean += (n - k.mean) / float64(len(k.lengths))
 }
 
-// best returns the highest-ranked entry; of equals the first. A query that
-// shares no term with any entry gets an entry that says so.
+// best returns the entry with the query for its title, or else the
+// highest-ranked one; of equals the first. A query that shares no term with any entry gets an entry that says so.
 func (k *knowledge) best(query string) Entry {
 	words := terms(query)
 	slices.Sort(words)
 	words = slices.Compact(words)
 	best, top := Entry{Text: "no entry"}, 0.
-	for i := range k.entries {
+	for i, e := range k.entries {
+		if strings.EqualFold(strings.TrimSpace(query), e.Title) {
+			return e
+		}
 		if s := k.score(i, words); s > top {
 			best, top = k.entries[i], s
 		}

@@ -63,32 +63,26 @@ func parseRegion(s *Study, in ParseArgs, noise Noise) (Region, error) {
 	if err != nil {
 		return Region{}, err
 	}
-	p := newPatch(v)
-	r := p.measure(name)
+	r := v.regions().measure(name)
 	if v.domain == "phantom" {
 		r.err(v.hash, noise)
 	}
 	return r, nil
 }
 
-// err adds the built-in errors. They depend on the image and the region alone,
-// so that asking again gives the same answer.
+// err adds the built-in errors to the two signs that are measured nearly
+// without any; spots are missed and mistaken as it is. Errors depend on the
+// image and the region alone, so that asking again gives the same answer.
 func (r *Region) err(hash key, noise Noise) {
 	k := keyOf(hash[:], []byte(r.Name))
 	rng := rand.New(rand.NewPCG(binary.LittleEndian.Uint64(k[:8]), binary.LittleEndian.Uint64(k[8:16])))
 	// Every draw is made, so that one sign's outcome does not move another's.
-	pattern, spots, opacity, sign := rng.Float64(), rng.Float64(), rng.Float64(), rng.IntN(2)*2-1
+	pattern, opacity, sign := rng.Float64(), rng.Float64(), rng.IntN(2)*2-1
 	switch {
 	case r.Pattern > 0 && pattern < noise.Miss:
 		r.Pattern--
 	case r.Pattern == 0 && pattern < noise.FalseAlarm:
 		r.Pattern = 1
-	}
-	switch {
-	case r.Spots > 0 && spots < noise.Miss:
-		r.Spots--
-	case spots > 1-noise.FalseAlarm:
-		r.Spots++
 	}
 	if !r.Paired {
 		return
@@ -110,16 +104,23 @@ type patch struct {
 	soft  *image.Gray // mean of 5 x 5 pixels
 	inner [2]*image.Alpha
 	boxes lungBoxes
+	grain float64 // roughness of the smoothest zone
+	gain  float64 // contrast of this film over that of the usual one
 }
 
 func newPatch(v *view) *patch {
-	p := &patch{grey: scaled(v.gray, parseSize), boxes: v.boxes}
+	p := &patch{grey: scaled(v.gray, parseSize), boxes: v.boxes, gain: 1}
 	p.soft = mean5(p.grey)
 	if v.masks != nil {
+		p.gain = v.masks.Contrast / usualContrast
 		p.inner[0], p.inner[1] = v.masks.RightLung, v.masks.LeftLung
 	}
+	p.grain = p.leastRough()
 	return p
 }
+
+// usualContrast is the grey levels between lung and soft tissue on most films.
+const usualContrast = 90
 
 // scaled returns the image with its longer side at most n pixels long.
 func scaled(g *image.Gray, n int) *image.Gray {
@@ -214,7 +215,7 @@ func (p *patch) opacity(name string) int {
 	return int(math.Round(float64(sum) / float64(max(n, 1)) / 255 * 100))
 }
 
-// The strength of a fine pattern, as a share of the region's contrast, from
+// The strength of a fine pattern, in grey levels of its mixed differences, from
 // which it counts as weak and as strong.
 const (
 	weakPattern   = 9
@@ -224,6 +225,18 @@ const (
 // pattern grades the fine pattern of a region, above what all zones share as
 // grain: mixed differences at 2 pixels, where anatomy is smooth.
 func (p *patch) pattern(name string) int {
+	t, ok := p.roughness(name)
+	switch {
+	case !ok || t-p.grain < weakPattern:
+		return 0
+	case t-p.grain < strongPattern:
+		return 1
+	}
+	return 2
+}
+
+// leastRough returns the roughness of the smoothest zone: the film's grain.
+func (p *patch) leastRough() float64 {
 	grain := math.Inf(1)
 	for _, side := range []string{"right ", "left "} {
 		for _, zone := range []string{"upper zone", "middle zone", "lower zone"} {
@@ -232,14 +245,7 @@ func (p *patch) pattern(name string) int {
 			}
 		}
 	}
-	t, ok := p.roughness(name)
-	switch {
-	case !ok || t-grain < weakPattern:
-		return 0
-	case t-grain < strongPattern:
-		return 1
-	}
-	return 2
+	return grain
 }
 
 func (p *patch) roughness(name string) (mean float64, ok bool) {
@@ -272,7 +278,7 @@ type spotSize struct {
 	contrast   float64 // grey levels by which the disc stands out
 }
 
-var spotSizes = []spotSize{{2, 9, 22}, {8, 26, 26}}
+var spotSizes = []spotSize{{1, 9, 29}, {8, 26, 24}}
 
 // spots returns where round bright spots lie in a region, strongest first.
 func (p *patch) spots(name string) []image.Point {
@@ -282,8 +288,12 @@ func (p *patch) spots(name string) []image.Point {
 		reach int
 	}
 	var all []found
+	hilum := p.hilum(name)
 	for _, size := range spotSizes {
-		p.each(name, 2, func(x, y int) {
+		p.each(name, max(1, size.disc/4), func(x, y int) {
+			if image.Pt(x, y).In(hilum) {
+				return // vessels seen end on look like spots there
+			}
 			if s := p.stands(x, y, size); s > 0 {
 				all = append(all, found{image.Pt(x, y), s, size.ring + size.disc})
 			}
@@ -316,31 +326,59 @@ func (p *patch) spots(name string) []image.Point {
 	return points
 }
 
-// stands returns by how much a disc stands out from its ring beyond what is
-// asked for, as a share of that; 0 when it does not. The ring's brighter parts
-// count, so that lines and ribs, which go on through the ring, do not.
+// stands returns by how much a disc stands out from its ring, as a share of
+// what is asked for; 0 when that is not reached. What counts of the ring is the
+// brightest pair of opposite points, each pair as bright as its darker point:
+// lines and ribs go on through the ring, and so do not stand out.
 func (p *patch) stands(x, y int, size spotSize) float64 {
 	if x < size.ring+2 || y < size.ring+2 || x >= p.soft.Rect.Dx()-size.ring-2 || y >= p.soft.Rect.Dy()-size.ring-2 {
 		return 0
 	}
 	disc := p.disc(x, y, size.disc)
-	var ring [16]float64
-	for i := range ring {
-		ring[i] = float64(p.soft.Pix[(y+ringY[i]*size.ring/64)*p.soft.Stride+x+ringX[i]*size.ring/64])
+	through := uint8(0)
+	for i := range 8 {
+		through = max(through, min(p.ring(x, y, size.ring, i), p.ring(x, y, size.ring, i+8)))
 	}
-	slices.Sort(ring[:])
-	if s := disc - ring[10]; s > size.contrast {
-		return s / size.contrast
+	if s := (disc - float64(through)) / (size.contrast * p.gain); s > 1 {
+		return s
 	}
 	return 0
 }
 
+// ring returns the brightness at distance r in direction i.
+func (p *patch) ring(x, y, r, i int) uint8 {
+	return p.soft.Pix[(y+ringY[i]*r/64)*p.soft.Stride+x+ringX[i]*r/64]
+}
+
+// hilumPart is the hilum in the box of the right lung as displayed.
+var hilumPart = box{0.64, 0.27, 1.05, 0.57}
+
+// hilum returns the part of a region's lung where vessels are thickest.
+func (p *patch) hilum(name string) image.Rectangle {
+	b := hilumPart.in(p.boxes.right)
+	if name[0] == 'l' {
+		b = mirror(hilumPart).in(p.boxes.left)
+	}
+	b, _ = b.clamp()
+	return b.pixels(p.grey.Rect)
+}
+
 func (p *patch) disc(x, y, r int) float64 {
 	at := func(dx, dy int) float64 { return float64(p.soft.Pix[(y+dy)*p.soft.Stride+x+dx]) }
-	if r <= 2 {
-		return at(0, 0)
+	if r <= 1 {
+		return min(p.mean3(x, y), at(0, 0)+4)
 	}
-	return (at(0, 0) + at(r, 0) + at(-r, 0) + at(0, r) + at(0, -r)) / 5
+	return min(at(0, 0), at(r, 0), at(-r, 0), at(0, r), at(0, -r))
+}
+
+// mean3 returns the mean over 3 x 3 pixels: finer than the film's soft shadows.
+func (p *patch) mean3(x, y int) float64 {
+	sum := 0
+	for dy := -1; dy <= 1; dy++ {
+		i := (y+dy)*p.grey.Stride + x
+		sum += int(p.grey.Pix[i-1]) + int(p.grey.Pix[i]) + int(p.grey.Pix[i+1])
+	}
+	return float64(sum) / 9
 }
 
 // ringX and ringY are 16 directions, 64 long.

@@ -9,6 +9,7 @@ import (
 	"image"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"xragent/dataset"
@@ -233,6 +234,15 @@ type view struct {
 	domain string
 	hash   key // of the encoded file
 	failed string
+
+	once  sync.Once
+	patch *patch // made on first use
+}
+
+// regions returns the view at the size at which regions are measured.
+func (v *view) regions() *patch {
+	v.once.Do(func() { v.patch = newPatch(v) })
+	return v.patch
 }
 
 // region finds a named region in the image.
@@ -285,7 +295,7 @@ func (s *Server) look(file []byte, domain string, hash key) (*view, error) {
 }
 
 func (v *view) size() int {
-	n := len(v.gray.Pix)
+	n := len(v.gray.Pix) + 2*parseSize*parseSize // with its patch
 	if v.masks != nil {
 		n += 3 * len(v.gray.Pix)
 	}

@@ -48,7 +48,8 @@ type verdicts struct {
 	projection string // PA, AP or "" when unknown: decides the heart's category
 }
 
-// add appends a check; a nil verdict function value is never passed.
+// add appends a check. A value that is no number was not found, and its check
+// is unknown.
 func (v *verdicts) add(bears []string, name string, verdict rollout.Verdict, value, threshold float64, reason string) {
 	if verdict == rollout.Pass {
 		reason = ""
@@ -201,7 +202,7 @@ func (v *verdicts) admit(name string) bool {
 }
 
 // reasons names the checks that did not pass, in order.
-func (v *verdicts) reasons(Preset) []string {
+func (v *verdicts) reasons() []string {
 	var names []string
 	for _, j := range v.list {
 		if j.Verdict != rollout.Pass && len(j.bears) > 0 {

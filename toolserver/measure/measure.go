@@ -91,7 +91,7 @@ func Assess(in Input, preset Preset) rollout.Bundle {
 		m.Admitted = m.Computed && admitted[name] && (all || preset == PerMeasurement)
 		b.Measurements = append(b.Measurements, m)
 	}
-	b.Reasons = checks.reasons(preset)
+	b.Reasons = checks.reasons()
 	return b
 }
 
