@@ -13,6 +13,7 @@ import (
 const (
 	window       = 10  // steps of the running figures
 	starvedBelow = 0.2 // share of mixed groups under which a run says so
+	starvedFrom  = 5   // steps before it is judged
 )
 
 func recent(history []StepRecord) []StepRecord { return history[max(0, len(history)-window):] }

@@ -61,20 +61,30 @@ func (g *grpo) receive(ctx context.Context) ([]coordinator.Action, error) {
 	return g.takeIn(ctx, batch)
 }
 
+// sayAfter is how long a wait lasts before the run says what it waits for, and
+// between saying so again.
+const sayAfter = time.Minute
+
 // await waits for one result, and no longer than a run may stand still.
 func (g *grpo) await(ctx context.Context) (Delivery, error) {
 	stall := time.NewTimer(time.Duration(g.cfg.StallSeconds * float64(time.Second)))
 	defer stall.Stop()
-	select {
-	case r := <-g.delivered:
-		if r.err != nil {
-			return Delivery{}, fmt.Errorf("queue: %w", r.err)
+	say := time.NewTicker(sayAfter)
+	defer say.Stop()
+	for waited := sayAfter; ; waited += sayAfter {
+		select {
+		case r := <-g.delivered:
+			if r.err != nil {
+				return Delivery{}, fmt.Errorf("queue: %w", r.err)
+			}
+			return r.Delivery, nil
+		case <-ctx.Done():
+			return Delivery{}, ctx.Err()
+		case <-stall.C:
+			return Delivery{}, &StalledError{g.c.Waiting(), g.cfg.StallSeconds}
+		case <-say.C:
+			g.deps.Notice(fmt.Sprintf("grpo: waiting for %s, nothing came for %v", g.c.Waiting(), waited))
 		}
-		return r.Delivery, nil
-	case <-ctx.Done():
-		return Delivery{}, ctx.Err()
-	case <-stall.C:
-		return Delivery{}, &StalledError{g.c.Waiting(), g.cfg.StallSeconds}
 	}
 }
 

@@ -23,7 +23,7 @@ type StepRecord struct {
 	Fabricated   int          `json:"fabricated,omitempty"` // numbers claimed for withheld measurements
 	Groups       GroupCounts  `json:"groups,omitzero"`
 	MixedRecent  float64      `json:"mixed_recent,omitempty"` // share of mixed groups over the last ten steps
-	Starved      bool         `json:"starved,omitempty"`      // that share is below 0.2
+	Starved      bool         `json:"starved,omitempty"`      // that share is below 0.2, from step 5 on
 	Calls        []CallCount  `json:"calls,omitempty"`        // sorted by tool, status
 	Gate         []NamedCount `json:"gate,omitempty"`         // sorted by reason; "admitted" when nothing was withheld
 	Lengths      Lengths      `json:"lengths,omitzero"`

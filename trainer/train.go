@@ -180,7 +180,7 @@ func (g *grpo) record(rec StepRecord, b batch.Batch) error {
 	g.history = append(g.history, rec)
 	last := &g.history[len(g.history)-1]
 	last.MixedRecent = mixedShare(recent(g.history))
-	last.Starved = last.MixedRecent < starvedBelow
+	last.Starved = last.MixedRecent < starvedBelow && rec.Step >= min(starvedFrom, g.cfg.Steps)
 	g.warn()
 	times := g.clock.lap("grpo", rec.Step, ids(b))
 	g.traffic.flush(&times)
