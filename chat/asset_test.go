@@ -8,20 +8,26 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "retrain and rewrite assets/tokenizer.json from testdata/text.txt")
+var update = flag.Bool("update", false, "retrain and rewrite assets/tokenizer.json")
 
 const vocabulary = 2048
 
-// The committed tokenizer is what its committed text gives: after a change of
-// wording, replace testdata/text.txt and run
+// The committed tokenizer is what its committed text gives: testdata/text.txt,
+// radiology in general and the prompts' wording, and testdata/corpus.txt, which
+// internal/corpustext made of a Rad-CoT corpus. After a change of wording,
+// replace them and run
 //
 //	go test ./chat -run TestCommittedTokenizer -update
 func TestCommittedTokenizer(t *testing.T) {
-	text, err := os.ReadFile("testdata/text.txt")
-	if err != nil {
-		t.Fatal(err)
+	var texts []string
+	for _, name := range []string{"testdata/text.txt", "testdata/corpus.txt"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
 	}
-	got, err := TrainBPE(slices.Values([]string{string(text)}), vocabulary, AddedTokens)
+	got, err := TrainBPE(slices.Values(texts), vocabulary, AddedTokens)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +42,6 @@ func TestCommittedTokenizer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("assets/tokenizer.json is not what testdata/text.txt gives; run this test with -update")
+		t.Error("assets/tokenizer.json is not what the committed text gives; run this test with -update")
 	}
 }
