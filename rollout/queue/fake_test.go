@@ -263,9 +263,9 @@ func (b *bench) nothingMore() {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after 10 s: %s", what)
+			t.Fatalf("not after 20 s: %s", what)
 		}
 	}
 }

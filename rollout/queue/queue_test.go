@@ -258,6 +258,49 @@ func TestPassOutlivesTheCoordinator(t *testing.T) {
 	}
 }
 
+func TestWorkerWaitsForTheCoordinator(t *testing.T) {
+	b := newBench(t, Options{})
+	b.open(0)
+	b.queue.Close()
+	e := &engine{}
+	b.worker("w1", 1, e)
+	eventually(t, "weights loaded", func() bool { loads, _ := e.counts(); return loads == 1 })
+	time.Sleep(500 * time.Millisecond) // long enough for three loads in a row
+	b.queue = b.newQueue()
+	b.publish(tasks(0, 0, 2)...)
+	b.collect(tasks(0, 0, 2))
+	if loads, _ := e.counts(); loads != 1 {
+		t.Errorf("%d loads, want 1", loads)
+	}
+}
+
+func TestWorkerThatCannotLoadSaysSo(t *testing.T) {
+	b := newBench(t, Options{})
+	b.open(0)
+	err := RunWorker(t.Context(), bustest.JetStream(t, b.nc), WorkerOptions{Run: run, Name: "w1", Log: quiet}, broken{})
+	if !errors.Is(err, errNoWeights) || !strings.Contains(err.Error(), "worker w1") || !strings.Contains(err.Error(), "version 0") {
+		t.Errorf("err %v, want one that names worker, version and cause", err)
+	}
+}
+
+var errNoWeights = errors.New("no weights")
+
+type broken struct{ Engine }
+
+func (broken) Load(context.Context, rollout.WeightsManifest) (rollout.Proof, error) {
+	return rollout.Proof{}, errNoWeights
+}
+
+func TestWorkerNames(t *testing.T) {
+	b := newBench(t, Options{})
+	js := bustest.JetStream(t, b.nc)
+	for _, o := range []WorkerOptions{{Run: run}, {Run: run, Name: "a.b"}, {Run: "*", Name: "w"}} {
+		if err := RunWorker(t.Context(), js, o, &engine{}); err == nil {
+			t.Errorf("run %q, worker %q accepted", o.Run, o.Name)
+		}
+	}
+}
+
 func TestPoisonIsLostAtOnce(t *testing.T) {
 	b := newBench(t, Options{})
 	b.open(0)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,16 +40,11 @@ type WorkerOptions struct {
 }
 
 func (o WorkerOptions) withDefaults() WorkerOptions {
-	for _, d := range []*time.Duration{&o.LoadTimeout, &o.TaskTimeout, &o.Patience} {
-		if *d == 0 {
-			*d = 10 * time.Minute
-		}
-	}
+	o.LoadTimeout = cmp.Or(o.LoadTimeout, 10*time.Minute)
+	o.TaskTimeout = cmp.Or(o.TaskTimeout, 10*time.Minute)
+	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
 	o.Slots = max(o.Slots, 1)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	o.Log = o.Log.With("run", o.Run, "worker", o.Name)
+	o.Log = cmp.Or(o.Log, slog.Default()).With("run", o.Run, "worker", o.Name)
 	return o
 }
 
@@ -77,6 +73,9 @@ func RunWorker(ctx context.Context, js jetstream.JetStream, o WorkerOptions, eng
 	w := &worker{js: js, opts: o.withDefaults(), engine: engine}
 	w.slots = make(chan struct{}, w.opts.Slots)
 	if err := w.join(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return fmt.Errorf("worker %s: %w", o.Name, err)
 	}
 	sub, err := js.Conn().Subscribe(announceSubject(o.Run), func(*nats.Msg) { w.bell.ring() })
@@ -252,6 +251,9 @@ func (w *worker) load(ctx context.Context, m rollout.WeightsManifest) error {
 			w.opts.Log.Debug("version loaded and proved", "version", m.Version, "seconds", time.Since(started).Seconds())
 			return nil
 		}
+		if errors.Is(err, errGivenUp) {
+			return err
+		}
 		w.opts.Log.Warn("version not loaded", "version", m.Version, "try", try+1, "err", err)
 		if current, lookErr := w.stillOpen(ctx, m); lookErr != nil || !current {
 			return err // the run has moved on: choose again
@@ -271,7 +273,27 @@ func (w *worker) loadOnce(ctx context.Context, m rollout.WeightsManifest) ([]byt
 		return nil, fmt.Errorf("load version %d: %w", m.Version, err)
 	}
 	proof.Worker = w.opts.Name
-	return prove(ctx, w.js.Conn(), w.opts.Run, proof, proofWait)
+	return w.prove(ctx, proof)
+}
+
+// prove sends the proof until the coordinator answers it: a coordinator that
+// is being restarted is no reason to load again, or to give up.
+func (w *worker) prove(ctx context.Context, proof rollout.Proof) ([]byte, error) {
+	begin := time.Now()
+	for pause := firstBackoff; ; pause = min(2*pause, lastBackoff) {
+		pass, err := prove(ctx, w.js.Conn(), w.opts.Run, proof, proofWait)
+		var refused *RefusedError
+		if err == nil || errors.As(err, &refused) || w.js.Conn().IsClosed() {
+			return pass, err
+		}
+		if time.Since(begin) > w.opts.Patience {
+			return nil, fmt.Errorf("%w after %v: %w", errGivenUp, w.opts.Patience, err)
+		}
+		w.opts.Log.Debug("waiting for the coordinator", "to", "answer a proof", "version", proof.Version, "err", err)
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
 }
 
 func (w *worker) stillOpen(ctx context.Context, m rollout.WeightsManifest) (bool, error) {
