@@ -90,7 +90,13 @@ func (s *session) grpoStage(ctx context.Context) error {
 			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: d.split(dataset.Train), Score: s.cfg.Reward.Score,
 			Blobs: s.blobs, Limits: s.limits(), Dir: s.path("grpo"), Resume: s.resume,
 			Digests: s.grpoDigests(d, start),
-			Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
+			Observe: func(r trainer.StepRecord, t trainer.StepTimes) {
+				if depth, err := q.Depth(ctx); err == nil { // a gauge: a step without it is no loss
+					t.QueueDepth = depth.Waiting + depth.Held
+				}
+				s.observe(r, t)
+			},
+			Notice: func(m string) { s.notice("%s", m) },
 		})
 		if err != nil {
 			return err
