@@ -76,8 +76,9 @@ func (l *Learner) Weights() *Weights {
 }
 
 // Step takes one optimizer step. The gradient is summed over micro-batches that
-// the rows' lengths alone determine, in their order. Any error, among them a
-// loss or gradient that is not finite, leaves weights and optimizer unchanged.
+// the rows and MicroTokens alone determine, in their order. Any error, among
+// them a loss or gradient that is not finite, leaves weights and optimizer
+// unchanged.
 func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (batch.Stats, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

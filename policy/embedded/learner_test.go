@@ -331,6 +331,7 @@ func TestStepRefuses(t *testing.T) {
 		"tokens":     {func(b *batch.Batch, _ *batch.Objective) { b.Tokens++ }, []string{"79", "78"}},
 		"id":         {row(func(r *batch.Row) { r.IDs[20] = 64 }), []string{"row2", "64"}},
 		"mask":       {row(func(r *batch.Row) { r.LossMask = r.LossMask[1:] }), []string{"row2", "79", "78"}},
+		"two":        {row(func(r *batch.Row) { r.LossMask[70] = 2 }), []string{"row2", "2 at 70"}},
 		"first":      {row(func(r *batch.Row) { r.LossMask[0] = 1 }), []string{"row2", "first id"}},
 		"logprobs":   {row(func(r *batch.Row) { r.Logprobs = nil }), []string{"row2", "0 behaviour"}},
 		"pads":       {row(func(r *batch.Row) { r.IDs[3] = 5 }), []string{"row2", "image 0", "6 image-pad ids, found 1"}},

@@ -159,6 +159,11 @@ func (c Config) checkRow(r batch.Row, o objectiveKind) error {
 	case !finite(r.Advantage):
 		return fmt.Errorf("row %s: advantage is %v", r.ID, r.Advantage)
 	}
+	for i, m := range r.LossMask {
+		if m > 1 {
+			return fmt.Errorf("row %s: loss mask is %d at %d, want 0 or 1", r.ID, m, i)
+		}
+	}
 	for i, lp := range r.Logprobs {
 		if !finite(float64(lp)) {
 			return fmt.Errorf("row %s: behaviour log-prob %d is %v", r.ID, i, lp)
