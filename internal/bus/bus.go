@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -207,6 +208,7 @@ func (d contextDialer) Dial(network, address string) (net.Conn, error) {
 func connOptions(name string, log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.Name(name),
+		nats.CustomInboxPrefix(Inbox(name)),
 		nats.Timeout(dialTimeout),
 		nats.DrainTimeout(drainTimeout),
 		nats.MaxReconnects(-1),
@@ -229,6 +231,18 @@ func connOptions(name string, log *slog.Logger) []nats.Option {
 			log.Warn("nats error", "conn", name, "subject", subject, "err", err)
 		}),
 	}
+}
+
+// Inbox returns the prefix of the subjects at which the connection of that name
+// receives answers, so that a server can permit it these and no one else's.
+func Inbox(name string) string {
+	token := func(r rune) rune {
+		if r <= ' ' || strings.ContainsRune(".*>", r) {
+			return '_'
+		}
+		return r
+	}
+	return "_INBOX_" + strings.Map(token, name)
 }
 
 // Close drains nc and waits until it is closed, at most five seconds.

@@ -132,6 +132,16 @@ func TestErrorsNameAddressAndRemedy(t *testing.T) {
 	}
 }
 
+func TestInboxIsOnesOwn(t *testing.T) {
+	_, nc := bustest.Start(t)
+	if inbox := nc.NewInbox(); !strings.HasPrefix(inbox, bus.Inbox(t.Name())+".") {
+		t.Errorf("inbox %s, want one under %s", inbox, bus.Inbox(t.Name()))
+	}
+	if got := bus.Inbox("a.b c>*"); got != "_INBOX_a_b_c__" {
+		t.Errorf("inbox %s", got)
+	}
+}
+
 func TestDialReconnects(t *testing.T) {
 	dir := t.TempDir()
 	first, err := bus.Start(bus.Options{Dir: dir, Listen: "127.0.0.1:0", Log: bustest.Quiet})
