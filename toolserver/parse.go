@@ -80,7 +80,7 @@ func (r *Region) err(hash key, noise Noise) {
 	pattern, opacity, sign := rng.Float64(), rng.Float64(), rng.IntN(2)*2-1
 	switch {
 	case r.Pattern > 0 && pattern < noise.Miss:
-		r.Pattern--
+		r.Pattern = 0
 	case r.Pattern == 0 && pattern < noise.FalseAlarm:
 		r.Pattern = 1
 	}

@@ -26,7 +26,7 @@ var (
 	_ loop.Tools = (*Client)(nil)
 )
 
-var world = phantom.Config{Seed: 5, Train: 300}
+var world = phantom.Config{Seed: 5, Train: 3000}
 
 // film returns a study's image and metadata as a worker has them.
 func film(t testing.TB, i int) (phantom.Study, [][]byte, []dataset.Image) {
