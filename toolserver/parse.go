@@ -334,15 +334,15 @@ func (p *patch) stands(x, y int, size spotSize) float64 {
 	if x < size.ring+2 || y < size.ring+2 || x >= p.soft.Rect.Dx()-size.ring-2 || y >= p.soft.Rect.Dy()-size.ring-2 {
 		return 0
 	}
-	disc := p.disc(x, y, size.disc)
-	through := uint8(0)
+	disc, least := p.disc(x, y, size.disc), size.contrast*p.gain
+	through := 0.
 	for i := range 8 {
-		through = max(through, min(p.ring(x, y, size.ring, i), p.ring(x, y, size.ring, i+8)))
+		pair := min(p.ring(x, y, size.ring, i), p.ring(x, y, size.ring, i+8))
+		if through = max(through, float64(pair)); disc-through <= least {
+			return 0
+		}
 	}
-	if s := (disc - float64(through)) / (size.contrast * p.gain); s > 1 {
-		return s
-	}
-	return 0
+	return (disc - through) / least
 }
 
 // ring returns the brightness at distance r in direction i.

@@ -56,15 +56,15 @@ func (p plane) alpha(w, h int) *image.Alpha {
 
 // blur returns the mean over squares of 2r+1 pixels, edges repeated.
 func (p plane) blur(r int) plane {
-	return p.filter(func(in, out []uint8, stride, n int) {
-		at := func(i int) int { return int(in[min(max(i, 0), n-1)*stride]) }
-		sum, width := 0, 2*r+1
+	return p.filter(func(in, out []uint8) {
+		last, width := len(in)-1, 2*r+1
+		sum := 0
 		for i := -r; i <= r; i++ {
-			sum += at(i)
+			sum += int(in[min(max(i, 0), last)])
 		}
-		for i := range n {
-			out[i*stride] = uint8((sum + width/2) / width)
-			sum += at(i+r+1) - at(i-r)
+		for i := range in {
+			out[i] = uint8((sum + width/2) / width)
+			sum += int(in[min(i+r+1, last)]) - int(in[max(i-r, 0)])
 		}
 	})
 }
@@ -75,37 +75,56 @@ func (p plane) closing(r int) plane { return p.grow(r, 255).grow(r, 0) }
 
 // grow spreads a value of a mask by a square of radius r.
 func (p plane) grow(r int, value uint8) plane {
-	return p.filter(func(in, out []uint8, stride, n int) {
-		near := 0 // pixels of that value within r
-		count := func(i, by int) {
-			if i >= 0 && i < n && in[i*stride] == value {
-				near += by
+	return p.filter(func(in, out []uint8) {
+		last := -r - 1 // index of the nearest such pixel on the left
+		for i, v := range in {
+			if v == value {
+				last = i
+			}
+			out[i] = 255 - value
+			if i-last <= r {
+				out[i] = value
 			}
 		}
-		for i := range r {
-			count(i, 1)
-		}
-		for i := range n {
-			count(i+r, 1)
-			count(i-r-1, -1)
-			out[i*stride] = 255 - value
-			if near > 0 {
-				out[i*stride] = value
+		next := len(in) + r // and on the right
+		for i := len(in) - 1; i >= 0; i-- {
+			if in[i] == value {
+				next = i
+			}
+			if next-i <= r {
+				out[i] = value
 			}
 		}
 	})
 }
 
 // filter runs a filter of one dimension over the rows and then the columns.
-func (p plane) filter(f func(in, out []uint8, stride, n int)) plane {
-	rows, out := newPlane(p.w, p.h), newPlane(p.w, p.h)
+func (p plane) filter(f func(in, out []uint8)) plane {
+	return p.alongRows(f).transposed().alongRows(f).transposed()
+}
+
+func (p plane) alongRows(f func(in, out []uint8)) plane {
+	out := newPlane(p.w, p.h)
 	for y := range p.h {
-		f(p.row(y), rows.row(y), 1, p.w)
-	}
-	for x := range p.w {
-		f(rows.pix[x:], out.pix[x:], p.w, p.h)
+		f(p.row(y), out.row(y))
 	}
 	return out
+}
+
+// transposed returns p with rows and columns exchanged, in blocks that fit a cache.
+func (p plane) transposed() plane {
+	const block = 32
+	t := newPlane(p.h, p.w)
+	for y0 := 0; y0 < p.h; y0 += block {
+		for x0 := 0; x0 < p.w; x0 += block {
+			for y := y0; y < min(y0+block, p.h); y++ {
+				for x := x0; x < min(x0+block, p.w); x++ {
+					t.pix[x*p.h+y] = p.pix[y*p.w+x]
+				}
+			}
+		}
+	}
+	return t
 }
 
 // below returns the mask of pixels darker than t.
@@ -225,38 +244,18 @@ func (p plane) only(labels []uint8) plane {
 // hull returns the pixels that lie between set pixels both in their row and in
 // their column, with the set ones.
 func (p plane) hull() plane {
-	m := newPlane(p.w, p.h)
-	for y := range p.h {
-		if first, last := span(p.row(y)); first <= last {
-			for x := first; x <= last; x++ {
-				m.pix[y*p.w+x] = 1
+	between := func(in, out []uint8) {
+		if first, last := span(in); first <= last {
+			for i := first; i <= last; i++ {
+				out[i] = 255
 			}
 		}
 	}
-	for x := range p.w {
-		top, bottom := p.column(x)
-		for y := range p.h {
-			i := y*p.w + x
-			if m.pix[i] != 0 && y >= top && y <= bottom {
-				m.pix[i] = 255
-			} else {
-				m.pix[i] = p.pix[i]
-			}
-		}
+	m := p.alongRows(between)
+	for i, v := range p.transposed().alongRows(between).transposed().pix {
+		m.pix[i] = m.pix[i]&v | p.pix[i]
 	}
 	return m
-}
-
-// column returns the first and last set pixel of a column; bottom < top: none.
-func (p plane) column(x int) (top, bottom int) {
-	top, bottom = 0, p.h-1
-	for top <= bottom && p.pix[top*p.w+x] == 0 {
-		top++
-	}
-	for bottom >= top && p.pix[bottom*p.w+x] == 0 {
-		bottom--
-	}
-	return top, bottom
 }
 
 // convex fills dents of a mask's left or right outline: a chest wall has none,
