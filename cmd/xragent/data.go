@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,11 +146,21 @@ func (s *session) keep(ctx context.Context, all []dataset.Sample, image func(str
 	return &samples{all: all, digest: blobs.Digest(text)}, err
 }
 
-// phantomOut writes a phantom data set for people to look at and use elsewhere.
+// sheetStudies is how many studies the contact sheet shows.
+const sheetStudies = 12
+
+// phantomOut writes a phantom data set, with a contact sheet to look at.
 func phantomOut(ctx context.Context, dir string, cfg phantom.Config, p *progress) error {
-	m, err := jsonl.WritePhantoms(ctx, dir, cfg, p.at)
-	if err != nil {
+	if _, err := jsonl.WritePhantoms(ctx, dir, cfg, p.at); err != nil {
 		return usageError{err}
 	}
-	return writeFile(filepath.Join(dir, "GENERATOR"), fmt.Appendf(nil, "%s %s\n", m.Source, m.Generator))
+	var films []*image.Gray
+	for i := range min(sheetStudies, cfg.Studies()) {
+		films = append(films, phantom.Generate(cfg, i).Image)
+	}
+	var sheet bytes.Buffer
+	if err := png.Encode(&sheet, phantom.Sheet(films, 4, 2)); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, "sheet.png"), sheet.Bytes())
 }
