@@ -112,9 +112,11 @@ func TestResumeLosesAndDoublesNothing(t *testing.T) {
 	stop := b.worker("w1", 2, &engine{})
 	acked := b.next()
 	acked.Ack()
-	for range 4 {
+	for range 3 {
 		b.next() // delivered, never acknowledged
 	}
+	late := b.next()
+	late.Ack() // out of order: comes again with those before it
 	eventually(t, "eight results", func() bool {
 		info, err := b.queue.traj.Info(t.Context())
 		return err == nil && info.State.Msgs == 8
@@ -491,6 +493,24 @@ func TestCancelledWorkerGivesItsTasksBack(t *testing.T) {
 	}
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("took %v: nothing was given back", took)
+	}
+}
+
+func TestLongTaskIsLeftWithItsWorker(t *testing.T) {
+	b := newBench(t, Options{AckWait: time.Second, LeaseTTL: 500 * time.Millisecond})
+	b.open(0)
+	slow := func(ctx context.Context, t rollout.Task) (rollout.Trajectory, error) {
+		return trajectory(t), sleep(ctx, 2500*time.Millisecond)
+	}
+	one, two := &engine{run: slow}, &engine{run: slow}
+	b.worker("w1", 2, one)
+	b.worker("w2", 2, two)
+	b.publish(task(0, 0, 0))
+	b.collect(tasks(0, 0, 1))
+	_, runs1 := one.counts()
+	_, runs2 := two.counts()
+	if runs1+runs2 != 1 || b.count(WorkerLost) != 0 {
+		t.Errorf("%d runs, events %v, want 1 run and no lost worker", runs1+runs2, b.events)
 	}
 }
 
