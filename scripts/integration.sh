@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks against programs that Debian packages: a live run is scraped by
-# Prometheus and every dashboard expression is asked. Nothing is installed
-# system-wide: the package is unpacked under bin/.
+# Checks of the built program from outside: runs are killed, interrupted and
+# joined by other processes, and must end in the same bytes; a live run is
+# scraped by Prometheus, which Debian packages, and every dashboard expression
+# is asked. Nothing is installed system-wide: the package is unpacked under bin/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v prometheus >/dev/null && [ ! -x bin/prometheus/usr/bin/prometheus ]; then
@@ -15,4 +16,4 @@ fi
 PATH="$PATH:$PWD/bin/prometheus/usr/bin"
 prometheus --version 2>&1 | head -1
 make build
-XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 15m -tags integration -run Integration -v ./web
+XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 15m -tags integration -run Integration -v -p 1 ./cmd/xragent ./web

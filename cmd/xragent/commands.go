@@ -72,7 +72,7 @@ func printConfig(cmd *cobra.Command, cfg configs.Run) error {
 // runStages opens the run and carries its stages out in order.
 func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages []string, instead func(*session, context.Context) error) (err error) {
 	ctx := cmd.Context()
-	s, err := openSession(cfg, resume || single, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	s, err := openSession(ctx, cfg, resume || single, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages 
 	if instead != nil {
 		return interrupted(instead(s, ctx))
 	}
-	if cfg.Policy.Backend == "remote" {
-		return usageError{fmt.Errorf("policy.backend = remote: this pipeline needs its learner and inference servers; check them with --dry-run")}
+	if err := s.reach(ctx, stages); err != nil {
+		return err
 	}
 	for _, stage := range stages {
 		if err := s.stage(ctx, stage); err != nil {
@@ -200,19 +200,20 @@ func quietLog() *slog.Logger {
 
 func workerCommand() *cobra.Command {
 	var f guestFlags
-	var name string
+	var name, server string
 	var slots int
 	roll := &cobra.Command{Use: "rollout", Short: "Join a run as a rollout worker, from any machine", Args: cobra.NoArgs}
 	f.add(roll)
 	roll.Flags().StringVar(&name, "name", "", "unique name of this worker (default: worker-<process id>)")
 	roll.Flags().IntVar(&slots, "slots", 0, "trajectories at once (default: the run's)")
+	roll.Flags().StringVar(&server, "sampler", "", "inference server of this worker, where the run's policy is remote")
 	roll.RunE = func(cmd *cobra.Command, _ []string) error {
 		if name == "" {
 			name = fmt.Sprintf("worker-%d", os.Getpid())
 		}
 		return asGuest(cmd, f, func(ctx context.Context, g *guest) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s joined run %s\n", name, f.run)
-			return g.work(ctx, name, slots, quietLog())
+			return g.work(ctx, name, server, slots, quietLog())
 		})
 	}
 	cmd := &cobra.Command{Use: "worker", Short: "Processes that do a run's work"}

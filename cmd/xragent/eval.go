@@ -11,13 +11,44 @@ import (
 	"xragent/dataset"
 	"xragent/eval"
 	"xragent/policy/embedded"
+	"xragent/rollout"
 	"xragent/trainer"
 )
 
-// A contender is a policy to evaluate.
-type contender struct {
-	name    string
-	weights *embedded.Weights
+// A contender is a policy to evaluate: what a learner saved or an export holds
+// in dir, or for "" the untrained weights.
+type contender struct{ name, dir string }
+
+// A stand runs questions on one contender at a time.
+type stand interface {
+	take(context.Context, contender) error
+	Run(context.Context, rollout.Task) (rollout.Trajectory, error)
+	close() error
+}
+
+func (s *session) stand(ctx context.Context) (stand, error) {
+	if s.remote() {
+		return s.remoteStand(ctx)
+	}
+	r, err := s.roller("eval", s.tools)
+	return embeddedStand{r, s}, err
+}
+
+// An embeddedStand is a roller whose weights come from files.
+type embeddedStand struct {
+	*roller
+	s *session
+}
+
+func (e embeddedStand) take(_ context.Context, c contender) error {
+	w := e.s.untrained()
+	if c.dir != "" {
+		var err error
+		if w, err = e.s.weights(c.dir); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	return e.engine.Load(w, 0)
 }
 
 // evalStage evaluates the untrained policy, SFT's and GRPO's on held-out
@@ -31,28 +62,20 @@ func (s *session) evalStage(ctx context.Context) error {
 }
 
 func (s *session) contenders() ([]contender, error) {
-	list := []contender{{"untrained", s.untrained()}}
+	list := []contender{{"untrained", ""}}
 	if exists(s.path("sft")) {
 		c, err := trainer.BestCheckpoint(s.path("sft"))
 		if err != nil {
 			return nil, err
 		}
-		w, err := s.checkpointWeights(c.LearnerDir())
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, contender{"sft", w})
+		list = append(list, contender{"sft", c.LearnerDir()})
 	}
 	if exists(s.path("grpo")) {
 		c, _, err := trainer.LatestCheckpoint(s.path("grpo"))
 		if err != nil {
 			return nil, err
 		}
-		w, err := s.checkpointWeights(c.LearnerDir())
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, contender{"grpo", w})
+		list = append(list, contender{"grpo", c.LearnerDir()})
 	}
 	return list, nil
 }
@@ -83,7 +106,7 @@ func (s *session) evaluate(ctx context.Context, list []contender) error {
 	if len(test) == 0 {
 		return usageError{fmt.Errorf("the data has no test questions: give the split test some")}
 	}
-	r, err := s.roller("eval", s.tools)
+	r, err := s.stand(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,7 +117,7 @@ func (s *session) evaluate(ctx context.Context, list []contender) error {
 	rep := report{Run: s.cfg.Run.Name, Data: d.digest}
 	var before *eval.Result
 	for i, c := range list {
-		if err := r.engine.Load(c.weights, 0); err != nil {
+		if err := r.take(ctx, c); err != nil {
 			return err
 		}
 		conditions := []eval.Condition{eval.Plain}
@@ -124,7 +147,7 @@ func (s *session) evaluate(ctx context.Context, list []contender) error {
 	return s.writeReport(rep)
 }
 
-func (s *session) condition(ctx context.Context, r *roller, name string, cond eval.Condition, test []dataset.Sample) (eval.Result, error) {
+func (s *session) condition(ctx context.Context, r stand, name string, cond eval.Condition, test []dataset.Sample) (eval.Result, error) {
 	cfg := s.cfg.Eval
 	cfg.Seed = s.seed("eval", cfg.Seed)
 	label := strings.ReplaceAll(fmt.Sprintf("eval %s %s", name, cond), "_", " ")
@@ -180,6 +203,9 @@ func (s *session) exported(spec string) (contender, error) {
 	if !ok {
 		dir, name = spec, filepath.Base(spec)
 	}
+	if s.remote() {
+		return contender{}, usageError{fmt.Errorf("checkpoint %s: with policy.backend remote only a run's own checkpoints are evaluated", dir)}
+	}
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err != nil {
 		return contender{}, usageError{fmt.Errorf("checkpoint %s: %w", dir, err)}
@@ -191,9 +217,8 @@ func (s *session) exported(spec string) (contender, error) {
 	if string(cfg.JSON()) != string(s.model().JSON()) {
 		return contender{}, usageError{fmt.Errorf("checkpoint %s: another architecture than this run's", dir)}
 	}
-	w, err := embedded.ReadSafetensors(filepath.Join(dir, "model.safetensors"), cfg)
-	if err != nil {
+	if _, err := s.weights(dir); err != nil {
 		return contender{}, usageError{err}
 	}
-	return contender{name, w}, nil
+	return contender{name, dir}, nil
 }

@@ -37,25 +37,46 @@ func (s *session) exportStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := s.checkpointWeights(c.LearnerDir())
-	if err != nil {
-		return err
-	}
 	aside := out + ".partial"
 	if err := os.RemoveAll(aside); err != nil {
 		return err
 	}
-	if err := s.writeExport(aside, w, stage, c); err != nil {
-		return err
+	if s.remote() {
+		err = s.exportRemote(ctx, aside, stage, c)
+	} else {
+		err = s.exportEmbedded(ctx, aside, stage, c)
 	}
-	if err := s.proveExport(ctx, aside, w); err != nil {
-		return fmt.Errorf("export: %s: %w: nothing was published", aside, err)
+	if err != nil {
+		return err
 	}
 	if err := os.Rename(aside, out); err != nil {
 		return err
 	}
 	s.notice("export: %s (weights of %s step %d, loaded back and compared)", out, stage, c.Step)
 	return nil
+}
+
+func (s *session) exportEmbedded(ctx context.Context, dir, stage string, c trainer.Checkpoint) error {
+	w, err := s.weights(c.LearnerDir())
+	if err != nil {
+		return err
+	}
+	if err := embedded.ExportHF(dir, s.model(), w, []int32{s.codec.EndOfTurn()}); err != nil {
+		return err
+	}
+	about := card{what: "A small Qwen3-VL", stage: stage, step: c.Step,
+		weights: fmt.Sprintf("sha256 of the tensors %.16s; %d parameters", w.Digest(), w.Len())}
+	if err := s.accompany(dir, about); err != nil {
+		return err
+	}
+	return notPublished(dir, s.proveExport(ctx, dir, w))
+}
+
+func notPublished(dir string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("export: %s: %w: nothing was published", dir, err)
+	}
+	return err
 }
 
 // trained returns the last training stage's checkpoint: GRPO's newest, else SFT's best.
@@ -74,16 +95,15 @@ func (s *session) trained() (stage string, c trainer.Checkpoint, err error) {
 	return "sft", c, nil
 }
 
-func (s *session) writeExport(dir string, w *embedded.Weights, stage string, c trainer.Checkpoint) error {
-	if err := embedded.ExportHF(dir, s.model(), w, []int32{s.codec.EndOfTurn()}); err != nil {
-		return err
-	}
+// accompany writes what stands beside the weights: tokenizer, template, image
+// processor and model card.
+func (s *session) accompany(dir string, about card) error {
 	for _, f := range s.codec.Files(s.images) {
 		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(s.modelCard(w, stage, c)), 0o644)
+	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(s.modelCard(about)), 0o644)
 }
 
 // proveExport loads the folder back and compares log-probs: with the trained
@@ -114,10 +134,16 @@ func (s *session) proveExport(ctx context.Context, dir string, w *embedded.Weigh
 	if err != nil {
 		return err
 	}
-	if d := distance(read, want); d > exportTolerance {
-		return fmt.Errorf("its log-probs differ from the trained weights' by %.2g, at most %.0e is rounding", d, exportTolerance)
+	return compareExport(read, want, base, exportTolerance)
+}
+
+// compareExport holds log-probs under the loaded export against those under the
+// trained weights, which they must equal, and the untrained, which they must not.
+func compareExport(read, trained, untrained []float32, tolerance float64) error {
+	if d := distance(read, trained); !(d <= tolerance) {
+		return fmt.Errorf("its log-probs differ from the trained weights' by %.2g, at most %.0e is rounding", d, tolerance)
 	}
-	if d := distance(read, base); d < exportTolerance {
+	if d := distance(read, untrained); d < exportTolerance {
 		return fmt.Errorf("its log-probs equal the untrained policy's")
 	}
 	return nil
@@ -143,7 +169,15 @@ func distance(a, b []float32) float64 {
 	return worst
 }
 
-func (s *session) modelCard(w *embedded.Weights, stage string, c trainer.Checkpoint) string {
+// A card is what a model card says of the weights.
+type card struct {
+	what    string // a noun phrase
+	stage   string // that trained them last
+	step    int
+	weights string // their identity
+}
+
+func (s *session) modelCard(c card) string {
 	var licence string
 	switch s.cfg.Data.Source {
 	case "phantom":
@@ -159,13 +193,12 @@ tags: [chest-x-ray, tool-use, grpo]
 ---
 # %[1]s
 
-A small Qwen3-VL, trained by xragent: %[2]s. Research software; no clinical claim of any kind, not for diagnosis.
+%[6]s, trained by xragent: %[2]s. Research software; no clinical claim of any kind, not for diagnosis.
 
 | | |
 |---|---|
 | run | %[1]s |
-| weights | %[3]s step %[4]d, sha256 of the tensors %[5].16s |
-| parameters | %[6]d |
+| weights | %[3]s step %[4]d, %[5]s |
 | data | %[7]s |
 | reward | definitions %[8]s |
 | measurements | shown only where their validity checks passed |
@@ -173,5 +206,5 @@ A small Qwen3-VL, trained by xragent: %[2]s. Research software; no clinical clai
 Load with AutoModelForImageTextToText and AutoProcessor. The prompt protocol stands in the chat template; tool results
 come back between <tool_response> tags.
 `, s.cfg.Run.Name, strings.Join(slices.DeleteFunc(slices.Clone(s.cfg.Stages), func(n string) bool { return n != "sft" && n != "grpo" }), ", then "),
-		stage, c.Step, w.Digest(), w.Len(), licence, reward.Version)
+		c.stage, c.step, c.weights, c.what, licence, reward.Version)
 }

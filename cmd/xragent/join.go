@@ -89,11 +89,11 @@ func (g *guest) open(ctx context.Context, run string, info runInfo) (err error) 
 	if info.Blobs == "" {
 		return usageError{fmt.Errorf("run %s serves no blobs: start it with --set web.listen=host:port", run)}
 	}
-	if info.Images != chat.Small.Hash() {
-		return usageError{fmt.Errorf("run %s uses image processor %.12s, this program has %.12s: use the same version of xragent", run, info.Images, chat.Small.Hash())}
-	}
 	if g.cfg, err = configs.Parse([]byte(info.Config)); err != nil {
 		return usageError{fmt.Errorf("run %s: %w: use the same version of xragent", run, err)}
+	}
+	if own := processor(g.cfg.Policy).Hash(); info.Images != own {
+		return usageError{fmt.Errorf("run %s uses image processor %.12s, this program has %.12s: use the same version of xragent", run, info.Images, own)}
 	}
 	if g.cache, err = os.MkdirTemp("", "xragent-worker-"); err != nil {
 		return err
@@ -120,15 +120,13 @@ func (g *guest) leave() {
 	}
 }
 
-// work takes tasks until ctx ends.
-func (g *guest) work(ctx context.Context, name string, slots int, log *slog.Logger) error {
-	tools, err := g.tools(ctx)
+// work takes tasks until ctx ends. A remote policy is sampled at server.
+func (g *guest) work(ctx context.Context, name, server string, slots int, log *slog.Logger) error {
+	tools, err := g.tools(ctx, log)
 	if err != nil {
 		return err
 	}
-	e := g.cfg.Policy.Embedded
-	opts := embedded.EngineOptions{Processor: chat.Small, MaxBatch: e.MaxBatch, Threads: e.ResolvedThreads()}
-	r, err := newRoller(name, smallModel(g.codec), opts, g.cfg.Loop, tools, g.codec, g.blobs)
+	r, err := g.worker(name, server, tools)
 	if err != nil {
 		return err
 	}
@@ -143,9 +141,24 @@ func (g *guest) work(ctx context.Context, name string, slots int, log *slog.Logg
 	return err
 }
 
-func (g *guest) tools(ctx context.Context) (loop.Tools, error) {
+// worker returns one on an engine of this process, or on a server of its own.
+func (g *guest) worker(name, server string, tools loop.Tools) (worker, error) {
+	switch remote := isRemote(g.cfg.Policy); {
+	case remote && server == "":
+		return nil, usageError{fmt.Errorf("run %s has a remote policy: name the inference server of this worker with --sampler http://host:port", g.cfg.Run.Name)}
+	case remote:
+		return newSampler(server, name, filepath.Join(g.cache, "weights"), g.cfg, tools, g.codec, g.blobs)
+	case server != "":
+		return nil, usageError{fmt.Errorf("--sampler has no effect in run %s, whose policy is embedded: remove it", g.cfg.Run.Name)}
+	}
+	e := g.cfg.Policy.Embedded
+	opts := embedded.EngineOptions{Processor: chat.Small, MaxBatch: e.MaxBatch, Threads: e.ResolvedThreads()}
+	return newRoller(name, smallModel(g.codec), opts, g.cfg.Loop, tools, g.codec, g.blobs)
+}
+
+func (g *guest) tools(ctx context.Context, log *slog.Logger) (loop.Tools, error) {
 	if g.cfg.Queue.Tools == "nats" {
-		return toolserver.NewClient(ctx, g.nc, g.cfg.Tools.Deadline)
+		return remoteTools(ctx, g.nc, g.cfg.Tools.Deadline, func() { log.Warn("waiting for the tools of the run", "start", "xragent tools") })
 	}
 	return newTools(g.cfg, nil)
 }

@@ -12,6 +12,8 @@ import (
 	"xragent/policy/embedded"
 	"xragent/rollout"
 	"xragent/rollout/loop"
+	"xragent/rollout/queue"
+	"xragent/trainer"
 )
 
 // seed derives a seed for one use from the run's, unless one is configured.
@@ -39,6 +41,30 @@ func (s *session) untrained() *embedded.Weights {
 	return embedded.Init(s.model(), s.seed("weights", 0))
 }
 
+// A trainee is a learner that holds the weights that a stage begins with.
+type trainee struct {
+	trainer.Learner
+	start string // digest that identifies those weights
+	vocab int    // ids that the policy may sample
+}
+
+// learnerFrom returns a learner with the weights of c, or with the untrained
+// ones for nil.
+func (s *session) learnerFrom(ctx context.Context, c *trainer.Checkpoint) (trainee, error) {
+	if s.remote() {
+		return s.remoteLearner(ctx, c)
+	}
+	w := s.untrained()
+	if c != nil {
+		var err error
+		if w, err = s.weights(c.LearnerDir()); err != nil {
+			return trainee{}, err
+		}
+	}
+	l, err := s.learner(w)
+	return trainee{l, w.Digest(), s.codec.Vocab()}, err
+}
+
 // learner returns a learner that owns w.
 func (s *session) learner(w *embedded.Weights) (*embedded.Learner, error) {
 	e := s.cfg.Policy.Embedded
@@ -48,14 +74,28 @@ func (s *session) learner(w *embedded.Weights) (*embedded.Learner, error) {
 	})
 }
 
-// checkpointWeights reads the weights that a learner saved.
-func (s *session) checkpointWeights(dir string) (*embedded.Weights, error) {
+// weights reads the weights that a learner saved or an export holds.
+func (s *session) weights(dir string) (*embedded.Weights, error) {
 	return embedded.ReadSafetensors(filepath.Join(dir, "model.safetensors"), s.model())
 }
 
 // limits is what arriving trajectories are checked against.
-func (s *session) limits() rollout.Limits {
-	return rollout.Limits{Vocab: s.codec.Vocab(), ImagePad: s.codec.ImagePad(), Merge: s.images.Merge, MaxIDs: s.cfg.Loop.MaxContext}
+func (s *session) limits(vocab int) rollout.Limits {
+	return rollout.Limits{Vocab: vocab, ImagePad: s.codec.ImagePad(), Merge: s.images.Merge, MaxIDs: s.cfg.Loop.MaxContext}
+}
+
+// A worker runs trajectories on one version of the policy.
+type worker interface {
+	queue.Engine
+	close() error
+}
+
+// worker returns the i-th worker of this process over this session's blobs.
+func (s *session) worker(i int, name string, tools loop.Tools) (worker, error) {
+	if s.remote() {
+		return s.sampler(s.cfg.Policy.Remote.Samplers[i], name, tools)
+	}
+	return s.roller(name, tools)
 }
 
 // A roller runs trajectories on one version of the embedded policy. It

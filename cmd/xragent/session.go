@@ -37,14 +37,14 @@ type session struct {
 }
 
 // openSession claims the run's folder and starts what every stage needs.
-func openSession(cfg configs.Run, resume bool, out, log io.Writer) (*session, error) {
+func openSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.Writer) (*session, error) {
 	s := &session{cfg: cfg, dir: filepath.Join(cfg.Run.Dir, cfg.Run.Name), resume: resume, out: out, log: log,
-		images: chat.Small, metrics: web.NewMetrics(cfg.Run.Name)}
-	if err := s.claim(); err != nil {
+		images: processor(cfg.Policy), metrics: web.NewMetrics(cfg.Run.Name)}
+	var err error
+	if s.codec, err = newCodec(ctx, cfg.Policy); err != nil {
 		return nil, err
 	}
-	var err error
-	if s.codec, err = chat.New(nil); err != nil {
+	if err := s.claim(); err != nil {
 		return nil, err
 	}
 	if s.blobs, err = blobs.Open(s.path("blobs"), false); err != nil {

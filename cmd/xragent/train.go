@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,7 +16,6 @@ import (
 	"xragent/dataset"
 	"xragent/internal/blobs"
 	"xragent/internal/bus"
-	"xragent/policy/embedded"
 	"xragent/rollout/loop"
 	"xragent/rollout/queue"
 	"xragent/toolserver"
@@ -32,8 +32,7 @@ func (s *session) sftStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := s.untrained()
-	l, err := s.learner(w)
+	l, err := s.learnerFrom(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -41,7 +40,7 @@ func (s *session) sftStage(ctx context.Context) error {
 	cfg.Seed = s.seed("sft", cfg.Seed)
 	res, err := trainer.RunSFT(ctx, cfg, trainer.SFTDeps{
 		Learner: l, Train: train, Validation: validate, Dir: s.path("sft"), Resume: s.resume,
-		Digests: map[string]string{"corpus": trainSum, "validation": validateSum, "weights": w.Digest(), "tokenizer": blobs.Digest(s.codec.JSON())},
+		Digests: map[string]string{"corpus": trainSum, "validation": validateSum, "weights": l.start, "tokenizer": blobs.Digest(s.codec.JSON())},
 		Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
 	})
 	if err != nil {
@@ -55,17 +54,17 @@ func (s *session) sftStage(ctx context.Context) error {
 	return nil
 }
 
-// startWeights returns the weights that GRPO begins with: SFT's best, or the
-// untrained ones in a pipeline without SFT.
-func (s *session) startWeights() (*embedded.Weights, error) {
+// startPoint returns the checkpoint that GRPO begins with: SFT's best, or nil,
+// the untrained weights, in a pipeline without SFT.
+func (s *session) startPoint() (*trainer.Checkpoint, error) {
 	if !s.cfg.Has("sft") && !exists(s.path("sft")) {
-		return s.untrained(), nil
+		return nil, nil
 	}
 	c, err := trainer.BestCheckpoint(s.path("sft"))
 	if err != nil {
 		return nil, usageError{fmt.Errorf("no SFT checkpoint to start from: run the stage sft first, or leave it out of stages: %w", err)}
 	}
-	return s.checkpointWeights(c.LearnerDir())
+	return &c, nil
 }
 
 // grpoStage trains by reinforcement over the rollout queue.
@@ -74,12 +73,11 @@ func (s *session) grpoStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := s.startWeights()
+	from, err := s.startPoint()
 	if err != nil {
 		return err
 	}
-	start := w.Digest()
-	l, err := s.learner(w)
+	l, err := s.learnerFrom(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -88,8 +86,8 @@ func (s *session) grpoStage(ctx context.Context) error {
 		cfg.Seed = s.seed("grpo", cfg.Seed)
 		res, err := trainer.RunGRPO(ctx, cfg, trainer.GRPODeps{
 			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: d.split(dataset.Train), Score: s.cfg.Reward.Score,
-			Blobs: s.blobs, Limits: s.limits(), Dir: s.path("grpo"), Resume: s.resume,
-			Digests: s.grpoDigests(d, start),
+			Blobs: s.blobs, Limits: s.limits(l.vocab), Dir: s.path("grpo"), Resume: s.resume,
+			Digests: s.grpoDigests(d, l.start),
 			Observe: func(r trainer.StepRecord, t trainer.StepTimes) {
 				if depth, err := q.Depth(ctx); err == nil { // a gauge: a step without it is no loss
 					t.QueueDepth = depth.Waiting + depth.Held
@@ -121,7 +119,7 @@ func (s *session) grpoDigests(d *samples, weights string) map[string]string {
 // withQueue opens the queue, starts this process's workers, and calls train.
 // Everything it started has ended when it returns.
 func (s *session) withQueue(ctx context.Context, train func(context.Context, *queue.Queue) error) (err error) {
-	nc, stop, err := s.connect(ctx)
+	nc, url, stop, err := s.connect(ctx)
 	if err != nil {
 		return usageError{err}
 	}
@@ -138,7 +136,10 @@ func (s *session) withQueue(ctx context.Context, train func(context.Context, *qu
 		return err
 	}
 	defer q.Close()
-	tools, err := s.toolsFor(ctx, nc)
+	if s.cfg.Queue.Listen != "" { // not earlier: who joins finds the run and its streams
+		s.notice("workers may join: xragent worker rollout --url %s --run %s", url, s.cfg.Run.Name)
+	}
+	tools, err := s.toolsFor(ctx, nc, url)
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (s *session) withQueue(ctx context.Context, train func(context.Context, *qu
 	defer cancel(nil)
 	for i := range s.cfg.Queue.Workers {
 		workers.Go(func() {
-			if err := s.work(ctx, js, fmt.Sprintf("local-%d", i), tools); err != nil {
+			if err := s.work(ctx, js, i, tools); err != nil {
 				cancel(err)
 			}
 		})
@@ -160,9 +161,10 @@ func (s *session) withQueue(ctx context.Context, train func(context.Context, *qu
 	return err
 }
 
-// work runs one worker of this process until ctx ends.
-func (s *session) work(ctx context.Context, js jetstream.JetStream, name string, tools loop.Tools) error {
-	r, err := s.roller(name, tools)
+// work runs the i-th worker of this process until ctx ends.
+func (s *session) work(ctx context.Context, js jetstream.JetStream, i int, tools loop.Tools) error {
+	name := fmt.Sprintf("local-%d", i)
+	r, err := s.worker(i, name, tools)
 	if err != nil {
 		return err
 	}
@@ -170,40 +172,62 @@ func (s *session) work(ctx context.Context, js jetstream.JetStream, name string,
 	return queue.RunWorker(ctx, js, queue.WorkerOptions{Run: s.cfg.Run.Name, Name: name, Slots: s.cfg.Queue.Slots, Log: s.logger()}, r)
 }
 
-// connect returns a connection to the external server, or starts the embedded one.
-func (s *session) connect(ctx context.Context) (*nats.Conn, func(), error) {
-	if s.cfg.Queue.URL != "" {
-		nc, err := bus.Dial(ctx, s.cfg.Queue.URL, "coordinator "+s.cfg.Run.Name, s.logger())
-		if err != nil {
-			return nil, nil, err
+// connect returns a connection to the external server, or starts the embedded
+// one, with the URL where others join. The caller calls stop.
+func (s *session) connect(ctx context.Context) (nc *nats.Conn, url string, stop func(), err error) {
+	name := "coordinator " + s.cfg.Run.Name
+	if url = s.cfg.Queue.URL; url != "" {
+		if nc, err = bus.Dial(ctx, url, name, s.logger()); err != nil {
+			return nil, "", nil, err
 		}
-		return nc, func() { bus.Close(nc) }, nil
+		return nc, url, func() { bus.Close(nc) }, nil
 	}
 	server, err := bus.Start(bus.Options{Dir: s.path("nats"), Listen: s.cfg.Queue.Listen, Token: os.Getenv("XRAGENT_TOKEN"), Log: s.logger()})
 	if err != nil {
-		return nil, nil, err
+		return nil, "", nil, err
 	}
-	nc, err := server.Connect("coordinator " + s.cfg.Run.Name)
-	if err != nil {
+	if nc, err = server.Connect(name); err != nil {
 		server.Stop()
-		return nil, nil, err
+		return nil, "", nil, err
 	}
-	if s.cfg.Queue.Listen != "" {
-		s.notice("workers may join: xragent worker rollout --url %s --run %s", server.URL(), s.cfg.Run.Name)
-	}
-	return nc, func() { bus.Close(nc); server.Stop() }, nil
+	return nc, server.URL(), func() { bus.Close(nc); server.Stop() }, nil
 }
 
-// toolsFor returns the tools in process, or those that answer on NATS.
-func (s *session) toolsFor(ctx context.Context, nc *nats.Conn) (loop.Tools, error) {
-	if s.cfg.Queue.Tools == "process" {
+// toolsFor returns the tools for the workers of this process: its own, or
+// those that answer on NATS.
+func (s *session) toolsFor(ctx context.Context, nc *nats.Conn, url string) (loop.Tools, error) {
+	if s.cfg.Queue.Tools == "process" || s.cfg.Queue.Workers == 0 {
 		return s.tools, nil
 	}
-	c, err := toolserver.NewClient(ctx, nc, s.cfg.Tools.Deadline)
-	if err != nil {
-		return nil, fmt.Errorf("%w (start one with xragent tools --url … --run %s, or --set queue.tools=process)", err, s.cfg.Run.Name)
+	return remoteTools(ctx, nc, s.cfg.Tools.Deadline, func() {
+		s.notice("waiting for the tools: xragent tools --url %s --run %s", url, s.cfg.Run.Name)
+	})
+}
+
+// How long tools on NATS may take to appear: a person starts them once the run
+// says where to join.
+const (
+	toolsWithin = 5 * time.Minute
+	toolsAsk    = 500 * time.Millisecond
+)
+
+// remoteTools returns the tools that answer on nc. It waits for them, and says
+// so once.
+func remoteTools(ctx context.Context, nc *nats.Conn, deadline time.Duration, waiting func()) (loop.Tools, error) {
+	ctx, cancel := context.WithTimeout(ctx, toolsWithin)
+	defer cancel()
+	for say := waiting; ; say = func() {} {
+		c, err := toolserver.NewClient(ctx, nc, deadline)
+		if err == nil {
+			return c, nil
+		}
+		say()
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("no tools on NATS: %w: start xragent tools, or set queue.tools=process", err)
+		case <-time.After(toolsAsk):
+		}
 	}
-	return c, nil
 }
 
 func (s *session) onEvent(e queue.Event) {
