@@ -11,7 +11,8 @@
 //
 // The package refuses results of workers that have not proved their weights,
 // and results that it cannot read. It does not judge a trajectory's content
-// and keeps no ledger: what it delivers comes again until it is acknowledged.
+// and keeps no ledger: after a restart, what was delivered but not
+// acknowledged comes again, and sometimes what had been a moment before.
 package queue
 
 import (
