@@ -82,11 +82,12 @@ func Assess(in Input, preset Preset) rollout.Bundle {
 		admitted[name] = checks.admit(name)
 		all = all && admitted[name]
 	}
+	ctr, _ := g.value(rollout.CTR)
 	for _, name := range rollout.Measurements {
 		m := rollout.Measurement{Name: name, Checks: checks.of(name)}
 		if m.Value, m.Computed = g.value(name); m.Computed {
 			m.Value = round(m.Value)
-			m.Category = category(name, m.Value, checks.projection)
+			m.Category = category(name, m.Value, ctr, checks.projection)
 		}
 		m.Admitted = m.Computed && admitted[name] && (all || preset == PerMeasurement)
 		b.Measurements = append(b.Measurements, m)
@@ -161,19 +162,24 @@ const (
 	enlargedAbove     = 0.52 // PA: CTR above is enlarged, between is borderline
 	normalBelowAP     = 0.50 // AP magnifies: below is normal all the same
 	enlargedFromAP    = 0.60 // AP: from here on enlarged all the same
-	asymmetryMiddle   = 0.16 // ln(A_R/A_L) of healthy lungs, with the heart cut out
-	asymmetryHalfBand = 0.10
+	asymmetryHalfBand = 0.06 // two standard deviations of healthy films about expectedAsymmetry
 	shiftHalfBand     = 0.02
 )
 
+// expectedAsymmetry returns ln(A_R/A_L) of healthy lungs. With the heart cut
+// out the right one is the larger, and the more so the larger the heart: a line
+// fitted to 1,601 synthetic films without lost volume, fluid or fault (standard
+// deviation 0.028), moved by the masks' own bias.
+func expectedAsymmetry(ctr float64) float64 { return 0.46*ctr - 0.10 }
+
 // category returns the word for a value; "" where none may be given. An
 // unknown projection gives the heart a number without a category.
-func category(name string, v float64, projection string) string {
+func category(name string, v, ctr float64, projection string) string {
 	switch name {
 	case rollout.CTR:
 		return heartCategory(v, projection)
 	case rollout.Asymmetry:
-		return band(v-asymmetryMiddle, asymmetryHalfBand, "right smaller", "left smaller")
+		return band(v-expectedAsymmetry(ctr), asymmetryHalfBand, "right smaller", "left smaller")
 	case rollout.Shift:
 		return band(v, shiftHalfBand, "right", "left")
 	}

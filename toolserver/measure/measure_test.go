@@ -13,8 +13,8 @@ import (
 	"xragent/rollout"
 )
 
-// frontal is a film on which every check passes: lungs of 100 x 350 pixels,
-// a heart of 160, a thorax of 360.
+// frontal is a film on which every check passes: lungs 120 and 108 pixels
+// wide, a heart of 160, a thorax of 368.
 func frontal() Input {
 	frame := image.Rect(0, 0, 512, 512)
 	mask := func(r image.Rectangle) *image.Alpha {
@@ -30,7 +30,7 @@ func frontal() Input {
 		Image: image.NewGray(frame), InDomain: true,
 		Meta: dataset.Image{View: "PA", Domain: "phantom", SquarePx: true, AgeYears: 60},
 		Masks: Masks{
-			RightLung: mask(image.Rect(76, 80, 196, 430)), LeftLung: mask(image.Rect(336, 80, 436, 430)),
+			RightLung: mask(image.Rect(76, 80, 196, 430)), LeftLung: mask(image.Rect(336, 80, 444, 430)),
 			Heart: mask(image.Rect(200, 250, 330, 400)),
 			Spine: 256, Trachea: 255, Airway: 256, Clavicle: 257, Level: 32,
 			HeartRight: 60, HeartLeft: 100, HeartRightSeen: 1, HeartLeftSeen: 1, Step: 5,
@@ -48,8 +48,8 @@ func TestEverythingPasses(t *testing.T) {
 		value    float64
 		category string
 	}{
-		rollout.CTR:       {0.444, "normal"},
-		rollout.Asymmetry: {round(math.Log(1.2)), "normal"},
+		rollout.CTR:       {0.435, "normal"},
+		rollout.Asymmetry: {round(math.Log(120. / 108)), "normal"},
 		rollout.Shift:     {-0.003, "normal"},
 	}
 	for name, w := range want {
@@ -122,7 +122,7 @@ func TestHeartCategory(t *testing.T) {
 		{"", 0.30, ""}, {"", 0.70, ""},
 	}
 	for _, tt := range tests {
-		if got := category(rollout.CTR, tt.ctr, tt.projection); got != tt.want {
+		if got := category(rollout.CTR, tt.ctr, tt.ctr, tt.projection); got != tt.want {
 			t.Errorf("%s %.3f: %q, want %q", tt.projection, tt.ctr, got, tt.want)
 		}
 	}
@@ -170,4 +170,16 @@ func TestUnknownIsNotPass(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSmallerLung holds that the band moves with the heart.
+func TestSmallerLung(t *testing.T) {
+	for _, tt := range []struct {
+		ln, ctr float64
+		want    string
+	}{{0.10, 0.45, "normal"}, {0.18, 0.45, "left smaller"}, {0.18, 0.60, "normal"}, {0.03, 0.45, "right smaller"}} {
+		if got := category(rollout.Asymmetry, tt.ln, tt.ctr, "PA"); got != tt.want {
+			t.Errorf("ln %.2f at CTR %.2f: %q, want %q", tt.ln, tt.ctr, got, tt.want)
+		}
+	}
 }
