@@ -90,10 +90,11 @@ type Embedded struct {
 
 // Remote configures a GPU learner and its inference servers.
 type Remote struct {
-	Model    string   `yaml:"model"`     // Hugging Face name or folder, as the learner finds it
-	Learner  string   `yaml:"learner"`   // URL of the learner process
-	Samplers []string `yaml:"samplers"`  // URLs of vLLM-style servers
-	LoRARank int      `yaml:"lora_rank"` // 0: all weights
+	Model     string   `yaml:"model"`     // the base model's name, under which the samplers serve it
+	Tokenizer string   `yaml:"tokenizer"` // path or URL of its tokenizer.json
+	Learner   string   `yaml:"learner"`   // URL of the learner process
+	Samplers  []string `yaml:"samplers"`  // URLs of vLLM-style servers, one a worker
+	LoRARank  int      `yaml:"lora_rank"` // the learner's; 0: all weights
 }
 
 // Queue says where NATS is and who works on it.
@@ -156,6 +157,7 @@ func (r Run) validate(path string, given []string) error {
 	section("data", r.Data.validate())
 	section("policy", r.Policy.validate())
 	section("queue", r.Queue.validate())
+	section("queue", r.validateWorkers())
 	section("corpus", r.Corpus.Validate())
 	section("sft", r.SFT.Validate())
 	section("grpo", r.GRPO.Validate())
@@ -246,10 +248,14 @@ func (m Remote) validate() error {
 	switch {
 	case m.Model == "":
 		return fmt.Errorf("remote.model is empty: name the base model")
+	case m.Tokenizer == "":
+		return fmt.Errorf("remote.tokenizer is empty: give the path or URL of the base model's tokenizer.json")
 	case m.Learner == "":
 		return fmt.Errorf("remote.learner is empty: give the learner's URL")
 	case len(m.Samplers) == 0:
 		return fmt.Errorf("remote.samplers is empty: give at least one inference server's URL")
+	case m.LoRARank < 0:
+		return fmt.Errorf("remote.lora_rank = %d: want the learner's, 0 where it trains all weights", m.LoRARank)
 	}
 	return nil
 }
@@ -268,6 +274,16 @@ func (q Queue) validate() error {
 		return fmt.Errorf("ack_wait = %v: want at least 1s", q.AckWait)
 	}
 	return nil
+}
+
+// validateWorkers holds the workers of this process against the samplers, of
+// which each worker has one.
+func (r Run) validateWorkers() error {
+	workers, samplers := r.Queue.Workers, len(r.Policy.Remote.Samplers)
+	if r.Policy.Backend != "remote" || workers == 0 || workers == samplers {
+		return nil
+	}
+	return fmt.Errorf("workers = %d with %d policy.remote.samplers: want %d, one a sampler, or 0 where workers join from elsewhere", workers, samplers, samplers)
 }
 
 // withoutEffect refuses keys that this pipeline would ignore.

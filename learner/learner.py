@@ -139,26 +139,30 @@ class Learner:
     def __init__(self, args):
         self.args = args
         self.device = torch.device(args.device)
-        self.model = Qwen3VLForConditionalGeneration.from_pretrained(args.model, dtype=torch.float32, attn_implementation=args.attention)
+        self.model = self.base()
         self.model.to(self.device).eval()  # no dropout, as in sampling
         self.config = self.model.config
         if args.checkpointing:
             self.model.gradient_checkpointing_enable()
+        self.images, self.folders = Images(args.model), []
         self.peft = None
         if args.lora_rank:
             from peft import LoraConfig, get_peft_model
             self.peft = get_peft_model(self.model, LoraConfig(r=args.lora_rank, lora_alpha=2 * args.lora_rank, target_modules=LORA_TARGETS))
         self.parameters = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad]
+        self.adapter = {n: t.clone() for n, t in self.trained().items()} if self.peft else None
+        self.reset()
+
+    def reset(self):
+        """Begins anew behind the weights as they are: no steps taken, an optimizer without memory."""
         # Vectors, that is norms and biases, do not decay.
         self.optimizer = torch.optim.AdamW([dict(params=[p for _, p in self.parameters if p.dim() > 1]),
                                             dict(params=[p for _, p in self.parameters if p.dim() <= 1])], lr=0.0)
-        self.images = Images(args.model)
         self.steps, self.last, self.stats = 0, None, None
-        self.folders = []
 
     def info(self):
         return dict(format=FORMAT, model=str(self.args.model), vocab=self.config.text_config.vocab_size, processor=self.images.hash(),
-                    device=str(self.device), precision=self.args.precision, steps=self.steps)
+                    device=str(self.device), precision=self.args.precision, lora_rank=self.args.lora_rank, steps=self.steps)
 
     # -- forward
 
@@ -273,7 +277,19 @@ class Learner:
         return dict(steps=self.steps)
 
     def load(self, folder):
-        folder = pathlib.Path(folder)
+        state, tensors, moments = self.read(pathlib.Path(folder))
+        self.take(tensors)
+        self.optimizer.load_state_dict(moments)
+        self.steps, self.last, self.stats = state["steps"], None, None
+        return dict(steps=self.steps)
+
+    def start(self, folder):
+        """Takes the weights of a folder that save wrote, or the first ones for "", and nothing else of it."""
+        self.take(self.read(pathlib.Path(folder))[1] if folder else self.first())
+        self.reset()
+        return dict(steps=self.steps)
+
+    def read(self, folder):
         try:
             state = json.loads((folder / "state.json").read_text())
             tensors = load_file(folder / "trained.safetensors")
@@ -282,12 +298,43 @@ class Learner:
             raise Refused(f"{folder}: {e.strerror}: {e.filename}") from e
         if state["names"] != [n for n, _ in self.parameters] or any(tensors[n].shape != p.shape for n, p in self.parameters):
             raise Refused(f"{folder}: saved from another model or LoRA rank")
-        with torch.no_grad():
-            for name, p in self.parameters:
-                p.copy_(tensors[name])
-        self.optimizer.load_state_dict(moments)
-        self.steps, self.last, self.stats = state["steps"], None, None
-        return dict(steps=self.steps)
+        return state, tensors, moments
+
+    @torch.no_grad()
+    def take(self, tensors):
+        for name, p in self.parameters:
+            p.copy_(tensors[name])
+
+    def base(self):
+        return Qwen3VLForConditionalGeneration.from_pretrained(self.args.model, dtype=torch.float32, attn_implementation=self.args.attention)
+
+    def first(self):
+        return self.adapter or dict(self.base().named_parameters())
+
+    def export(self, folder):
+        """Writes a Hugging Face folder (an adapter is merged) and reads it back: log-probs of the canary under
+        the trained weights, the folder's, and the first ones."""
+        folder = pathlib.Path(folder)
+        if self.peft:
+            from peft import PeftModel
+            adapter = pathlib.Path(self.args.state) / "export"
+            self.peft.save_pretrained(adapter)
+            PeftModel.from_pretrained(self.base(), adapter).merge_and_unload().save_pretrained(folder)
+        else:
+            self.model.save_pretrained(folder)
+        canary = self.canary()
+        back = Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32, attn_implementation=self.args.attention)
+        loaded = self.under(back)
+        del back
+        return dict(trained=canary["logprobs"], loaded=loaded, first=self.under(self.base()), tolerance=canary["tolerance"])
+
+    def under(self, model):
+        """The canary's log-probs under another model."""
+        trained, self.model = self.model, model.to(self.device).eval()
+        try:
+            return self.canary()["logprobs"]
+        finally:
+            self.model = trained
 
     def publish(self, version):
         """Writes the weights (the adapter, with LoRA) into a folder of the version and describes them."""
@@ -381,6 +428,10 @@ class Requests(BaseHTTPRequestHandler):
             return l.save(ask["dir"])
         if path == "/v1/load":
             return l.load(ask["dir"])
+        if path == "/v1/start":
+            return l.start(ask["dir"])
+        if path == "/v1/export":
+            return l.export(ask["dir"])
         if path == "/v1/publish":
             return l.publish(int(ask["version"]))
         raise Refused(f"no such request: {path}")

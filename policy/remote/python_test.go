@@ -188,6 +188,66 @@ func TestPythonLoRA(t *testing.T) {
 	}
 }
 
+// Start goes back to the first weights, or on from saved ones, under a new
+// optimizer; an export holds what was trained, a LoRA adapter merged into it.
+func TestPythonStartAndExport(t *testing.T) {
+	for name, flags := range map[string][]string{"all weights": nil, "LoRA": {"--lora-rank", "4"}} {
+		t.Run(name, func(t *testing.T) {
+			blobs, ctx := stored{}, context.Background()
+			b := goldenBatch(t, blobs)
+			l := dial(t, startPython(t, flags...), blobs)
+			loss := func() float64 {
+				t.Helper()
+				v, err := l.Evaluate(ctx, b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			first := loss()
+			o := batch.Objective{Kind: "sft", LR: 1e-2, Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8}}
+			for range 3 {
+				if _, err := l.Step(ctx, b, o); err != nil {
+					t.Fatal(err)
+				}
+			}
+			trained, saved := loss(), t.TempDir()
+			if err := l.Save(ctx, saved); err != nil {
+				t.Fatal(err)
+			}
+			e, err := l.Export(ctx, t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if near, far := widest(e.Loaded, e.Trained), widest(e.Loaded, e.First); near > e.Tolerance || far < 1e-3 {
+				t.Errorf("the export lies %v from the trained weights, %v from the first", near, far)
+			}
+			for _, step := range []struct {
+				dir  string
+				want float64
+			}{{"", first}, {saved, trained}} {
+				if err := l.Start(ctx, step.dir); err != nil {
+					t.Fatal(err)
+				}
+				if got := loss(); got != step.want || l.steps != 0 {
+					t.Errorf("started from %q: loss %v behind %d steps, want %v behind 0", step.dir, got, l.steps, step.want)
+				}
+			}
+			if _, err := l.Step(ctx, b, o); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func widest(a, b []float32) float64 {
+	d := 0.0
+	for i := range a {
+		d = max(d, math.Abs(float64(a[i])-float64(b[i])))
+	}
+	return d
+}
+
 func embeddedLearner(t *testing.T, blobs stored) *embedded.Learner {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(golden, "config.json"))

@@ -53,7 +53,8 @@ type Info struct {
 	Processor string `json:"processor"` // hash of the image processor
 	Device    string `json:"device"`
 	Precision string `json:"precision"`
-	Steps     int    `json:"steps"` // optimizer steps behind its weights
+	LoRARank  int    `json:"lora_rank"` // 0: all weights are trained
+	Steps     int    `json:"steps"`     // optimizer steps behind its weights
 }
 
 // A Learner is a client. It is safe for concurrent use; calls run one after
@@ -166,6 +167,12 @@ func (l *Learner) ship(ctx context.Context, b batch.Batch) ([]byte, error) {
 	return data, nil
 }
 
+// Start makes the learner hold the weights that Save wrote into dir, or for ""
+// those that it was started with, under a new optimizer that has taken no step.
+func (l *Learner) Start(ctx context.Context, dir string) error {
+	return l.folder(ctx, "/v1/start", dir)
+}
+
 // Save writes weights and optimizer state into dir, as the learner sees it.
 func (l *Learner) Save(ctx context.Context, dir string) error {
 	return l.folder(ctx, "/v1/save", dir)
@@ -179,16 +186,52 @@ func (l *Learner) Load(ctx context.Context, dir string) error {
 func (l *Learner) folder(ctx context.Context, path, dir string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	abs, err := filepath.Abs(dir)
+	dir, err := absolute(dir)
 	if err != nil {
 		return err
 	}
 	var answer struct{ Steps int }
-	if err := l.http.post(ctx, path, map[string]any{"dir": abs}, &answer); err != nil {
-		return fmt.Errorf("learner: %s: %w", abs, err)
+	if err := l.http.post(ctx, path, map[string]any{"dir": dir}, &answer); err != nil {
+		return fmt.Errorf("learner: %s %s: %w", path, dir, err)
 	}
 	l.steps = answer.Steps
 	return nil
+}
+
+// absolute leaves "" as it is.
+func absolute(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	return filepath.Abs(dir)
+}
+
+// An Export says what a written Hugging Face folder holds: log-probs of one
+// prompt under the trained weights, under the folder's as loaded back, and
+// under those that the learner was started with.
+type Export struct {
+	Trained, Loaded, First []float32
+	Tolerance              float64
+}
+
+// Export makes the learner write its weights into dir as a Hugging Face folder,
+// a LoRA adapter merged into its base, and load them back. The tokenizer's and
+// the processor's files are not part of it.
+func (l *Learner) Export(ctx context.Context, dir string) (Export, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var e Export
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return e, err
+	}
+	if err := l.http.post(ctx, "/v1/export", map[string]any{"dir": dir}, &e); err != nil {
+		return e, fmt.Errorf("learner: export %s: %w", dir, err)
+	}
+	if n := len(e.Trained); n == 0 || len(e.Loaded) != n || len(e.First) != n {
+		return e, fmt.Errorf("learner: export %s: log-probs of %d, %d and %d ids, want as many each", dir, n, len(e.Loaded), len(e.First))
+	}
+	return e, nil
 }
 
 // Publish makes the current weights fetchable as version v. Each file is
