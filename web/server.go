@@ -59,11 +59,18 @@ func Start(cfg Config, m *Metrics, runs string, blobs http.Handler) (*Server, er
 	return s, nil
 }
 
-// Close lets requests in progress end, for at most five seconds.
+// grace is how long requests in progress may take once the run is over.
+const grace = 2 * time.Second
+
+// Close lets requests in progress end for a while, and ends what is left then:
+// a run must not fail by a connection that somebody keeps open.
 func (s *Server) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
 	if serve := <-s.done; !errors.Is(serve, http.ErrServerClosed) {
 		err = errors.Join(err, serve)
 	}

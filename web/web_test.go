@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -175,5 +176,21 @@ func TestFamiliesAreUnique(t *testing.T) {
 			t.Errorf("%s is defined twice", f.name)
 		}
 		names = append(names, f.name)
+	}
+}
+
+// A connection that never asks for anything does not fail the run's end.
+func TestCloseWithSilentConnection(t *testing.T) {
+	s, err := Start(Config{Listen: "127.0.0.1:0"}, NewMetrics("r"), t.TempDir(), http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -122,7 +122,41 @@ func (s *session) remoteLearner(ctx context.Context, c *trainer.Checkpoint) (tra
 			return trainee{}, err
 		}
 	}
-	return trainee{l, start, l.Info().Vocab}, l.Start(ctx, dir)
+	keep := s.cfg.GRPO.MaxStaleness + 2 // what may be sampled, and one that a worker may still be fetching
+	return trainee{&publisher{Learner: l, store: s.blobs, keep: keep}, start, l.Info().Vocab}, l.Start(ctx, dir)
+}
+
+// A publisher is a learner whose published weights are deleted once keep newer
+// versions are there: a version of a large policy has gigabytes.
+type publisher struct {
+	*remote.Learner
+	store *blobs.Store
+	keep  int
+	files [][]rollout.File // of the versions in the store, oldest first
+}
+
+func (p *publisher) Publish(ctx context.Context, v rollout.PolicyVersion) (rollout.WeightsManifest, error) {
+	m, err := p.Learner.Publish(ctx, v)
+	if err != nil {
+		return m, err
+	}
+	p.files = append(p.files, m.Files)
+	if len(p.files) <= p.keep {
+		return m, nil
+	}
+	oldest := p.files[0]
+	p.files = p.files[1:]
+	kept := slices.Concat(p.files...)
+	for _, f := range oldest {
+		again := func(k rollout.File) bool { return k.SHA256 == f.SHA256 } // an adapter's configuration stays the same
+		if slices.ContainsFunc(kept, again) {
+			continue
+		}
+		if err := p.store.Delete(f.SHA256); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
 }
 
 // checkpointDigest identifies a checkpoint by the digests of its files.
@@ -178,7 +212,7 @@ func (r *sampler) close() error { return os.RemoveAll(r.dir) }
 
 // A remoteStand evaluates what the learner saved, on every sampler at once.
 type remoteStand struct {
-	learner  *remote.Learner
+	learner  *publisher
 	samplers []*sampler
 	turn     atomic.Uint64
 }
@@ -188,7 +222,7 @@ func (s *session) remoteStand(ctx context.Context) (*remoteStand, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &remoteStand{learner: l}
+	r := &remoteStand{learner: &publisher{Learner: l, store: s.blobs, keep: 1}}
 	for i, url := range s.cfg.Policy.Remote.Samplers {
 		one, err := s.sampler(url, fmt.Sprintf("eval-%d", i), s.tools)
 		if err != nil {

@@ -56,6 +56,7 @@ type fakeLearner struct {
 	mu        sync.Mutex
 	vocab     int
 	processor string
+	rank      int
 	state     fakeState
 	images    map[string]bool
 	files     map[string][]byte
@@ -88,7 +89,7 @@ func (l *fakeLearner) answer(r *http.Request, body []byte) (any, error) {
 	name := filepath.Base(path)
 	switch {
 	case path == "/v1/info":
-		return map[string]any{"format": "xragent.learner/1", "model": "base", "vocab": l.vocab, "processor": l.processor, "steps": l.state.Steps}, nil
+		return map[string]any{"format": "xragent.learner/1", "model": "base", "vocab": l.vocab, "processor": l.processor, "lora_rank": l.rank, "steps": l.state.Steps}, nil
 	case strings.HasPrefix(path, "/v1/images/"):
 		l.images[name] = true
 		return struct{}{}, nil
@@ -244,10 +245,11 @@ func (l *fakeLearner) export(dir string) (any, error) {
 type fakeServer struct {
 	codec *chat.Codec
 
-	mu      sync.Mutex
-	logps   []float64
-	sampled int
-	deaf    bool // reads weights, and keeps the old ones
+	mu       sync.Mutex
+	logps    []float64
+	sampled  int
+	adapters int  // loaded
+	deaf     bool // reads weights, and keeps others
 }
 
 type generateBody struct {
@@ -263,6 +265,7 @@ type generateBody struct {
 	Kwargs struct {
 		Path string `json:"weights_path"`
 	}
+	Adapter string `json:"lora_path"`
 }
 
 func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -275,6 +278,9 @@ func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 	case r.URL.Path == "/collective_rpc":
 		err = s.reload(body.Kwargs.Path)
+	case r.URL.Path == "/v1/load_lora_adapter":
+		s.adapters++
+		err = s.reload(body.Adapter)
 	case r.URL.Path == "/inference/v1/generate":
 		answer, err = s.generate(body)
 	}

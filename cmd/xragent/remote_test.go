@@ -1,15 +1,20 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"xragent/chat"
@@ -20,8 +25,9 @@ import (
 type far struct {
 	learner  *fakeLearner
 	samplers []*fakeServer
-	config   string // pipeline file
-	runs     string // folder of runs
+	servers  []string // their URLs
+	config   string   // pipeline file
+	runs     string   // folder of runs
 }
 
 const (
@@ -30,11 +36,13 @@ run: {name: far, dir: %q, seed: 3}
 data: {phantom: {train: 12, validation: 4, test: 4}}
 policy: {backend: remote, remote: {model: base, tokenizer: %q, learner: %q, samplers: [%q, %q]}}
 loop: {max_context: 4096, image_tokens: 1024}
+`
+	farHere = `
 queue: {workers: 2, slots: 4}
 eval: {questions: 6, max_tokens: 96}
 web: {listen: ""}
 `
-	farTraining = `
+	farTraining = farHere + `
 corpus: {samples: 12}
 sft: {max_steps: 3, eval_every: 2, batch_tokens: 4096, optimizer: {lr: 0.05}}
 grpo: {steps: 2, prompts: 2, group_size: 4, max_tokens: 96, optimizer: {lr: 0.05}}
@@ -62,6 +70,7 @@ func newFar(t *testing.T, more string) *far {
 		listener := httptest.NewServer(server)
 		t.Cleanup(listener.Close)
 		args = append(args, listener.URL)
+		f.servers = append(f.servers, listener.URL)
 	}
 	if err := os.WriteFile(f.config, fmt.Appendf(nil, farBase+more, args...), 0o644); err != nil {
 		t.Fatal(err)
@@ -96,6 +105,69 @@ func TestRemotePipeline(t *testing.T) {
 		}
 	}
 	f.checkExport(t)
+	if code, _, stderr := f.command("grpo", "--resume"); code != 0 || f.learner.state.Steps == 0 {
+		t.Errorf("continued behind its end: exit code %d, a learner of %d steps\n%s", code, f.learner.state.Steps, stderr)
+	}
+}
+
+// With LoRA a version is an adapter; without training the untrained policy is
+// what evaluation finds.
+func TestRemoteAdapter(t *testing.T) {
+	f := newFar(t, farHere+"stages: [data, eval]\n")
+	f.learner.rank = 8
+	code, stdout, stderr := f.command("run", "--set", "policy.remote.lora_rank=8")
+	if code != 0 || !strings.Contains(stdout, "untrained") {
+		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for i, s := range f.samplers {
+		if s.adapters != 1 || s.sampled == 0 {
+			t.Errorf("server %d loaded %d adapters and sampled %d turns", i, s.adapters, s.sampled)
+		}
+	}
+}
+
+var joinAt = regexp.MustCompile(`--url (\S+)`)
+
+// A worker joins from elsewhere, with the server beside it.
+func TestRemoteWorkerJoins(t *testing.T) {
+	f := newFar(t, `
+stages: [data, grpo]
+grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 96}
+queue: {workers: 0, listen: "127.0.0.1:0"}
+`)
+	says, notices := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		defer notices.Close()
+		ended <- Main([]string{"run", f.config}, io.Discard, notices)
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	var worker sync.WaitGroup
+	defer worker.Wait()
+	defer cancel()
+	var said strings.Builder
+	lines := bufio.NewScanner(io.TeeReader(says, &said))
+	for lines.Scan() {
+		if at := joinAt.FindStringSubmatch(lines.Text()); at != nil {
+			worker.Go(func() { f.join(ctx, t, at[1]) })
+		}
+		if strings.HasPrefix(lines.Text(), "grpo 1/1 ") {
+			cancel() // while there is a server to say goodbye to
+		}
+	}
+	if code := <-ended; code != 0 || f.samplers[0].sampled == 0 {
+		t.Errorf("exit code %d, %d turns sampled\n%s", code, f.samplers[0].sampled, said.String())
+	}
+}
+
+// join works for the run at url until ctx ends.
+func (f *far) join(ctx context.Context, t *testing.T, url string) {
+	root := rootCommand()
+	root.SetArgs([]string{"worker", "rollout", "--url", url, "--run", "far", "--slots", "4", "--sampler", f.servers[0]})
+	root.SetErr(io.Discard)
+	if err := root.ExecuteContext(ctx); err != nil && ctx.Err() == nil {
+		t.Errorf("worker: %v", err)
+	}
 }
 
 func (f *far) checkTraining(t *testing.T) {
@@ -187,7 +259,7 @@ func TestRemoteRefuses(t *testing.T) {
 
 // A server that holds other weights than it was told to is found out.
 func TestRemoteServerHoldsOtherWeights(t *testing.T) {
-	f := newFar(t, "stages: [data, eval]\n")
+	f := newFar(t, farHere+"stages: [data, eval]\n")
 	f.samplers[1].deaf = true
 	code, _, stderr := f.command("run")
 	if code != exitFailure || !strings.Contains(stderr, "the server holds other weights") {
