@@ -285,7 +285,7 @@ func (s *session) exportRemote(ctx context.Context, dir, stage string, c trainer
 	if err != nil {
 		return err
 	}
-	about := card{what: s.cfg.Policy.Remote.Model, stage: stage, step: c.Step, weights: fmt.Sprintf("sha256 of the checkpoint's manifest %.16s", sum)}
+	about := card{what: "Base model " + s.cfg.Policy.Remote.Model, stage: stage, step: c.Step, weights: fmt.Sprintf("sha256 of the checkpoint's manifest %.16s", sum)}
 	if err := s.accompany(dir, about); err != nil {
 		return err
 	}
