@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 
 	"xragent/dataset"
@@ -33,7 +34,7 @@ func (s *session) corpusStage(ctx context.Context) error {
 	cfg := s.cfg.Corpus
 	cfg.Seed = s.seed("corpus", cfg.Seed)
 	small := cfg
-	small.Samples = max(4, int(validationShare*float64(cfg.Sizes().Total())))
+	small.Samples, small.Size = 0, scaled(cfg.Sizes(), validationShare)
 	if _, err := s.buildCorpus(ctx, "validate", small, d, dataset.Validation); err != nil {
 		return err
 	}
@@ -52,6 +53,12 @@ func (s *session) corpusStage(ctx context.Context) error {
 		}
 	}
 	return writeFile(s.path("corpus", "manifest.json"), append(text, '\n'))
+}
+
+// scaled is a size with every kind's count times share, rounded up.
+func scaled(s radcot.Size, share float64) radcot.Size {
+	scale := func(n int) int { return int(math.Ceil(share * float64(n))) }
+	return radcot.Size{MultipleChoice: scale(s.MultipleChoice), Closed: scale(s.Closed), Binary: scale(s.Binary), Report: scale(s.Report)}
 }
 
 // buildCorpus writes corpus/<name>.jsonl aside and renames it.

@@ -46,10 +46,10 @@ func testWorkers(t *testing.T, began run, ref outcome) {
 	r, p, url := joinable(t, began, "--set", "queue.workers=0")
 	steady := hire(t, url, "steady")
 	lost := 0
-	for i := 0; i < 3 && r.steps() < ref.steps-1; i++ {
+	for i := 0; i < 3 && r.steps() < len(ref.steps)-1; i++ {
 		name := fmt.Sprint("victim-", i)
 		victim := hire(t, url, name)
-		if p.until(t, func() bool { return holds(t, url, name) || r.steps() >= ref.steps-1 }) && victim.kill(t) {
+		if p.until(t, func() bool { return holds(t, url, name) || r.steps() >= len(ref.steps)-1 }) && victim.kill(t) {
 			lost++
 		}
 	}

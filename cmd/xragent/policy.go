@@ -70,7 +70,7 @@ func (s *session) learner(w *embedded.Weights) (*embedded.Learner, error) {
 	e := s.cfg.Policy.Embedded
 	return embedded.NewLearner(s.model(), w, embedded.LearnerOptions{
 		Run: s.cfg.Run.Name, Threads: e.ResolvedThreads(), MicroTokens: e.MicroTokens,
-		Images: s.blobs.Get, Processor: s.images, Put: s.blobs.Put,
+		Images: s.blobs.Get, Processor: s.images, Put: (&publishedWeights{store: s.blobs}).Put,
 	})
 }
 
