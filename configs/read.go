@@ -49,6 +49,9 @@ func Read(path string, settings []string) (Run, error) {
 	if run.Run.Name == "" {
 		run.Run.Name = nameOf(path)
 	}
+	if run.Policy.Backend == "remote" && under(given, "stages") == "" {
+		run.Stages = slices.DeleteFunc(run.Stages, func(s string) bool { return s == StagePre })
+	}
 	run.derive()
 	return run, run.validate(path, given)
 }

@@ -23,13 +23,14 @@ import (
 	"xragent/web"
 )
 
-// A Run is one pipeline: data → corpus → sft → grpo → export → eval.
+// A Run is one pipeline: data → corpus → pretrain → sft → grpo → export → eval.
 type Run struct {
 	Run    General            `yaml:"run"`
 	Stages []string           `yaml:"stages"`
 	Data   Data               `yaml:"data"`
 	Corpus radcot.Config      `yaml:"corpus"`
 	Policy Policy             `yaml:"policy"`
+	Pre    Pretrain           `yaml:"pretrain"`
 	SFT    trainer.SFTConfig  `yaml:"sft"`
 	GRPO   trainer.GRPOConfig `yaml:"grpo"`
 	Reward reward.Config      `yaml:"reward"`
@@ -52,6 +53,7 @@ type General struct {
 const (
 	StageData   = "data"
 	StageCorpus = "corpus"
+	StagePre    = "pretrain" // of a policy that begins from nothing
 	StageSFT    = "sft"
 	StageGRPO   = "grpo"
 	StageExport = "export"
@@ -59,7 +61,7 @@ const (
 )
 
 // Stages lists every stage in the order in which they run.
-var Stages = []string{StageData, StageCorpus, StageSFT, StageGRPO, StageExport, StageEval}
+var Stages = []string{StageData, StageCorpus, StagePre, StageSFT, StageGRPO, StageExport, StageEval}
 
 // Data says which samples to use.
 type Data struct {
@@ -97,6 +99,23 @@ type Remote struct {
 	LoRARank  int      `yaml:"lora_rank"` // the learner's; 0: all weights
 }
 
+// Pretrain is the curriculum of text-only drills that a policy without
+// pre-training goes through before SFT (docs/adr/0005).
+type Pretrain struct {
+	Repeat trainer.SFTConfig `yaml:"repeat"`
+	Lookup trainer.SFTConfig `yaml:"lookup"`
+}
+
+func defaultPretrain() Pretrain {
+	c := trainer.DefaultSFT()
+	c.BatchTokens, c.EvalEvery, c.CheckpointEvery, c.Patience = 2048, 50, 100, 2
+	c.Optimizer.LR, c.Optimizer.Decay = 1.5e-3, "constant"
+	p := Pretrain{c, c}
+	p.Repeat.MaxSteps, p.Repeat.MinDelta = 400, 0.05
+	p.Lookup.MaxSteps, p.Lookup.MinDelta = 300, 0.02
+	return p
+}
+
 // Queue says where NATS is and who works on it.
 type Queue struct {
 	URL     string        `yaml:"url"`      // an external server; "" embeds one in the run's folder
@@ -121,6 +140,7 @@ func Default() Run {
 			Phantom: phantom.Config{Train: 1000, Validation: 100, Test: 400, OOD: 0}},
 		Corpus: radcot.Default(),
 		Policy: Policy{Backend: "embedded", Embedded: Embedded{MicroTokens: 2048, MaxBatch: 64}},
+		Pre:    defaultPretrain(),
 		SFT:    trainer.DefaultSFT(),
 		GRPO:   trainer.DefaultGRPO(),
 		Reward: reward.Default(),
@@ -154,11 +174,16 @@ func (r Run) validate(path string, given []string) error {
 	}
 	section("run", r.Run.validate())
 	section("stages", validateStages(r.Stages))
+	if r.Policy.Backend == "remote" && r.Has(StagePre) {
+		section("stages", fmt.Errorf("pretrain has no effect with policy.backend remote, whose model is pre-trained: remove it"))
+	}
 	section("data", r.Data.validate())
 	section("policy", r.Policy.validate())
 	section("queue", r.Queue.validate())
 	section("queue", r.validateWorkers())
 	section("corpus", r.Corpus.Validate())
+	section("pretrain.repeat", r.Pre.Repeat.Validate())
+	section("pretrain.lookup", r.Pre.Lookup.Validate())
 	section("sft", r.SFT.Validate())
 	section("grpo", r.GRPO.Validate())
 	section("reward", r.Reward.Validate())
@@ -302,6 +327,7 @@ func (r Run) withoutEffect(given []string) []error {
 	ignored(r.Queue.URL != "", "queue.listen", "with queue.url, an external server")
 	ignored(r.Queue.Workers == 0, "queue.slots", "with queue.workers 0")
 	ignored(r.Web.Listen == "", "web.linger", "without web.listen")
+	ignored(!r.Has(StagePre), "pretrain", "without the stage pretrain")
 	ignored(!r.Has(StageSFT), "sft", "without the stage sft")
 	ignored(!r.Has(StageGRPO), "grpo", "without the stage grpo")
 	ignored(!r.Has(StageEval), "eval", "without the stage eval")

@@ -95,11 +95,29 @@ func (l lesson) answerWords() string {
 // follows. Where the evidence at hand does not suffice it says so.
 func (l lesson) brief(calls []rollout.Call, b rollout.Bundle) string {
 	parts := append(l.observations(calls), l.measured(b)...)
-	verdict := "Not shown clearly; most likely " + l.answerWords() + "."
+	answer := withLetter(l.answerWords(), l.letter())
+	verdict := "Not shown clearly; most likely " + answer + "."
 	if l.suffices(calls, b) && !l.contradicted(calls, b) {
-		verdict = "So " + l.answerWords() + "."
+		verdict = "So " + answer + "."
 	}
 	return strings.Join(append(parts, verdict), " ")
+}
+
+// letter is the answer's letter, "" where answers have none.
+func (l lesson) letter() string {
+	if l.sample.Prompt.Kind == dataset.MultipleChoice {
+		return l.sample.Answer
+	}
+	return ""
+}
+
+// withLetter names an option by its words and its letter, so that the letter is
+// looked up beside the words and only repeated in the answer.
+func withLetter(words, letter string) string {
+	if letter == "" {
+		return words
+	}
+	return words + " (" + letter + ")"
 }
 
 // observations tells what the calls returned, shortened; several crops are

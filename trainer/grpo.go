@@ -53,7 +53,7 @@ func DefaultGRPO() GRPOConfig {
 		Steps: 100, Prompts: 8, GroupSize: 4, GroupRule: coordinator.Fill, MinGroup: 2, MaxReplacements: 8,
 		Advantage: advantage.Verl, ClipLow: 0.2, ClipHigh: 0.28,
 		Optimizer:   Optimizer{LR: 1e-4, WarmUp: 5, Decay: "constant", FinalLR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1},
-		Temperature: 1, TopP: 1, MaxTokens: 96, Tools: true, Gate: rollout.GateOn,
+		Temperature: 1, TopP: 1, MaxTokens: 160, Tools: true, Gate: rollout.GateOn,
 		MaxAttempts: 4, ErrorBudget: 16, CheckpointEvery: 20, ScoreWorkers: 2, ScoreSeconds: 10, StallSeconds: 600,
 	}
 }

@@ -56,6 +56,7 @@ func (c SFTConfig) Validate() error {
 type SFTDeps struct {
 	Learner           Learner
 	Train, Validation []batch.Row
+	Stage             string            // its name in records and messages; "": sft
 	Dir               string            // of this stage
 	Resume            bool              // continue what Dir holds
 	Digests           map[string]string // of the data, the initial weights, ...: a continued run must have the same
@@ -119,19 +120,22 @@ func openSFT(ctx context.Context, c SFTConfig, d SFTDeps) (*sft, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("sft.%w", err)
 	}
+	if d.Stage == "" {
+		d.Stage = "sft"
+	}
 	s := &sft{cfg: c, deps: d, rows: &rowBatches{rows: d.Train, order: order{seed: mix(c.Seed, 'r'), n: len(d.Train)}, tokens: c.BatchTokens, most: c.BatchRows}}
 	s.deps.Notice, s.deps.Observe, s.clock = listeners(d.Notice, d.Observe, d.Now)
 	if err := s.prepare(); err != nil {
-		return nil, fmt.Errorf("sft: %w", err)
+		return nil, fmt.Errorf("%s: %w", d.Stage, err)
 	}
-	identity, err := identify("sft", c, d.Digests)
+	identity, err := identify(d.Stage, c, d.Digests)
 	if err != nil {
 		return nil, err
 	}
-	if err := claim(d.Dir, "sft", d.Resume, identity); err != nil {
+	if err := claim(d.Dir, d.Stage, d.Resume, identity); err != nil {
 		return nil, err
 	}
-	s.store = store{stage: "sft", dir: d.Dir, learner: d.Learner, at: d.at}
+	s.store = store{stage: d.Stage, dir: d.Dir, learner: d.Learner, at: d.at}
 	return s, s.restore(ctx)
 }
 
@@ -166,7 +170,7 @@ func (s *sft) restore(ctx context.Context) error {
 	}
 	if c.state != nil {
 		if err := json.Unmarshal(c.state, &s.state); err != nil {
-			return fmt.Errorf("sft: checkpoint %s: %w", c.Path, err)
+			return fmt.Errorf("%s: checkpoint %s: %w", s.deps.Stage, c.Path, err)
 		}
 	}
 	s.step, s.saved, s.done = c.Step, c.Step, c.Done
@@ -195,17 +199,17 @@ func (s *sft) takeStep(ctx context.Context) error {
 	}
 	b, err := batch.New(s.rows.next())
 	if err != nil {
-		return fmt.Errorf("sft: step %d: %w", s.step+1, err)
+		return fmt.Errorf("%s: step %d: %w", s.deps.Stage, s.step+1, err)
 	}
 	o := s.cfg.Optimizer.objective("sft", s.step+1, s.cfg.MaxSteps)
 	s.clock.enter("train")
 	stats, err := s.deps.Learner.Step(ctx, b, o)
 	if err != nil {
 		s.rows.back()
-		return fmt.Errorf("sft: step %d: %w", s.step+1, err)
+		return fmt.Errorf("%s: step %d: %w", s.deps.Stage, s.step+1, err)
 	}
 	s.step++
-	rec := StepRecord{Stage: "sft", Step: s.step, Total: s.cfg.MaxSteps, LR: o.LR, Stats: stats}
+	rec := StepRecord{Stage: s.deps.Stage, Step: s.step, Total: s.cfg.MaxSteps, LR: o.LR, Stats: stats}
 	return s.conclude(ctx, &rec, ids(b))
 }
 
@@ -217,7 +221,7 @@ func (s *sft) conclude(ctx context.Context, rec *StepRecord, tokens int) error {
 	if s.step%s.cfg.EvalEvery == 0 || s.step == s.cfg.MaxSteps {
 		loss, err := s.validate(ctx)
 		if err != nil {
-			return fmt.Errorf("sft: validation after step %d: %w", s.step, err)
+			return fmt.Errorf("%s: validation after step %d: %w", s.deps.Stage, s.step, err)
 		}
 		rec.Validation = &loss
 		improved = s.judge(loss)
@@ -225,7 +229,7 @@ func (s *sft) conclude(ctx context.Context, rec *StepRecord, tokens int) error {
 	s.done = s.step == s.cfg.MaxSteps || s.cfg.Patience > 0 && s.state.Bad >= s.cfg.Patience
 	due := s.cfg.CheckpointEvery > 0 && s.step%s.cfg.CheckpointEvery == 0
 	rec.Checkpoint = improved || due || s.done
-	times := s.clock.lap("sft", s.step, tokens)
+	times := s.clock.lap(s.deps.Stage, s.step, tokens)
 	if err := s.log.append(*rec, times); err != nil {
 		return err
 	}
@@ -291,13 +295,13 @@ func (s *sft) interrupted(ctx context.Context) error {
 			return err
 		}
 	}
-	return &InterruptedError{"sft", s.step, s.cfg.MaxSteps, context.Cause(ctx)}
+	return &InterruptedError{s.deps.Stage, s.step, s.cfg.MaxSteps, context.Cause(ctx)}
 }
 
 func (s *sft) result(ctx context.Context) (SFTResult, error) {
 	best := *s.store.best
 	if err := s.deps.Learner.Load(ctx, best.LearnerDir()); err != nil {
-		return SFTResult{}, fmt.Errorf("sft: best checkpoint %s: %w", best.Path, err)
+		return SFTResult{}, fmt.Errorf("%s: best checkpoint %s: %w", s.deps.Stage, best.Path, err)
 	}
 	return SFTResult{s.step, s.step < s.cfg.MaxSteps, s.state.BestStep, s.state.BestLoss, best}, nil
 }

@@ -111,6 +111,8 @@ func (s *session) stage(ctx context.Context, name string) error {
 		return s.dataStage(ctx)
 	case configs.StageCorpus:
 		return s.corpusStage(ctx)
+	case configs.StagePre:
+		return s.pretrainStage(ctx)
 	case configs.StageSFT:
 		return s.sftStage(ctx)
 	case configs.StageGRPO:
@@ -124,7 +126,11 @@ func (s *session) stage(ctx context.Context, name string) error {
 }
 
 func runCommand() *cobra.Command {
-	return pipelineCommand("run", "Run a pipeline: data → corpus → sft → grpo → export → eval", "", nil)
+	return pipelineCommand("run", "Run a pipeline: data → corpus → pretrain → sft → grpo → export → eval", "", nil)
+}
+
+func pretrainCommand() *cobra.Command {
+	return pipelineCommand("pretrain", "Text-only drills for a policy that begins from nothing", configs.StagePre, nil)
 }
 
 func sftCommand() *cobra.Command {

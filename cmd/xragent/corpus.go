@@ -124,9 +124,13 @@ func (s *session) row(ctx context.Context, rec radcot.Record, grids map[string]r
 		}
 		uses = append(uses, use)
 	}
-	schemas := s.tools.Schemas()
+	return radcot.Row(rec, s.codec, s.schemas(), uses, s.images.Merge)
+}
+
+// schemas are the tool schemas of the run's prompts; none when tools are off.
+func (s *session) schemas() []json.RawMessage {
 	if !s.cfg.GRPO.Tools {
-		schemas = nil
+		return nil
 	}
-	return radcot.Row(rec, s.codec, schemas, uses, s.images.Merge)
+	return s.tools.Schemas()
 }

@@ -88,7 +88,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(runCommand(), phantomCommand(), corpusCommand(), sftCommand(), grpoCommand(),
+	root.AddCommand(runCommand(), phantomCommand(), corpusCommand(), pretrainCommand(), sftCommand(), grpoCommand(),
 		exportCommand(), evalCommand(), workerCommand(), toolsCommand(), runsCommand(), configCommand())
 	return root
 }

@@ -12,8 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"xragent/configs"
+	"xragent/radcot"
 	"xragent/trainer"
 )
+
+// stageFolders are the folders that stages leave in a run, in their order.
+var stageFolders = []string{configs.StageData, configs.StageCorpus, phaseName(radcot.Repeat), phaseName(radcot.Lookup),
+	configs.StageSFT, configs.StageGRPO, configs.StageExport, configs.StageEval}
 
 func runsCommand() *cobra.Command {
 	var dir string
@@ -49,8 +54,8 @@ func showRun(w io.Writer, dir string) error {
 	if !exists(filepath.Join(dir, "config.yaml")) {
 		return usageError{fmt.Errorf("runs: no run in %s: xragent runs list shows what there is", dir)}
 	}
-	for _, stage := range configs.Stages {
-		fmt.Fprintf(w, "%-8s %s\n", stage, stageState(dir, stage))
+	for _, name := range stageFolders {
+		fmt.Fprintf(w, "%-16s %s\n", name, stageState(dir, name))
 	}
 	if last := lastStep(dir); last.Stage != "" {
 		text, err := json.MarshalIndent(last, "", "  ")
@@ -70,7 +75,7 @@ func stageState(dir, stage string) string {
 	if !exists(p) {
 		return "-"
 	}
-	if !slices.Contains([]string{configs.StageSFT, configs.StageGRPO}, stage) {
+	if !exists(filepath.Join(p, "checkpoints")) {
 		return "there"
 	}
 	c, notices, err := trainer.LatestCheckpoint(p)
@@ -88,7 +93,7 @@ func stageState(dir, stage string) string {
 // lastStep returns the last line of the run's furthest step log; the zero
 // record when there is none.
 func lastStep(dir string) (last trainer.StepRecord) {
-	for _, stage := range []string{configs.StageGRPO, configs.StageSFT} {
+	for _, stage := range slices.Backward(stageFolders) {
 		steps, err := trainer.ReadSteps(filepath.Join(dir, stage))
 		if err == nil && len(steps) > 0 {
 			return steps[len(steps)-1]

@@ -13,7 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"xragent/configs"
 	"xragent/dataset"
+	"xragent/eval"
 	"xragent/internal/blobs"
 	"xragent/internal/bus"
 	"xragent/rollout/loop"
@@ -32,7 +34,11 @@ func (s *session) sftStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := s.learnerFrom(ctx, nil)
+	from, err := s.pretrained()
+	if err != nil {
+		return err
+	}
+	l, err := s.learnerFrom(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -54,11 +60,11 @@ func (s *session) sftStage(ctx context.Context) error {
 	return nil
 }
 
-// startPoint returns the checkpoint that GRPO begins with: SFT's best, or nil,
-// the untrained weights, in a pipeline without SFT.
+// startPoint returns the checkpoint that GRPO begins with: SFT's best; in a
+// pipeline without SFT what pre-training gave, or nil for the untrained weights.
 func (s *session) startPoint() (*trainer.Checkpoint, error) {
-	if !s.cfg.Has("sft") && !exists(s.path("sft")) {
-		return nil, nil
+	if !s.cfg.Has(configs.StageSFT) && !exists(s.path("sft")) {
+		return s.pretrained()
 	}
 	c, err := trainer.BestCheckpoint(s.path("sft"))
 	if err != nil {
@@ -85,7 +91,7 @@ func (s *session) grpoStage(ctx context.Context) error {
 		cfg := s.cfg.GRPO
 		cfg.Seed = s.seed("grpo", cfg.Seed)
 		res, err := trainer.RunGRPO(ctx, cfg, trainer.GRPODeps{
-			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: d.split(dataset.Train), Score: s.cfg.Reward.Score,
+			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: prompts(d.split(dataset.Train)), Score: s.cfg.Reward.Score,
 			Blobs: s.blobs, Limits: s.limits(l.vocab), Dir: s.path("grpo"), Resume: s.resume,
 			Digests: s.grpoDigests(d, l.start),
 			Observe: func(r trainer.StepRecord, t trainer.StepTimes) {
@@ -102,6 +108,28 @@ func (s *session) grpoStage(ctx context.Context) error {
 		s.notice("grpo: %d steps, %.0f %% of groups mixed", res.Steps, 100*res.Mixed)
 		return s.records(d)
 	})
+}
+
+// reportShare is how many report-style prompts there are for one of the others:
+// the recipe has 1,000 beside 3,715.
+const reportShare = 1000.0 / 3715
+
+// prompts returns the samples that GRPO asks: all with a short answer, and of
+// the report style the recipe's share.
+func prompts(train []dataset.Sample) []dataset.Sample {
+	var short, reports []dataset.Sample
+	for _, s := range train {
+		if s.Prompt.Kind == dataset.Report {
+			reports = append(reports, s)
+		} else {
+			short = append(short, s)
+		}
+	}
+	n := int(reportShare * float64(len(short)))
+	if len(short) == 0 || n >= len(reports) {
+		return append(short, reports...)
+	}
+	return append(short, eval.Select(reports, max(1, n))...)
 }
 
 func (s *session) grpoDigests(d *samples, weights string) map[string]string {
@@ -241,11 +269,11 @@ func (s *session) onEvent(e queue.Event) {
 // observe shows and counts one optimizer step.
 func (s *session) observe(r trainer.StepRecord, t trainer.StepTimes) {
 	s.metrics.Step(r, t)
-	if r.Stage == "sft" {
+	if r.Stage != configs.StageGRPO {
 		if r.Step%10 != 0 && r.Validation == nil {
 			return
 		}
-		line := fmt.Sprintf("sft %d/%d loss %.3f grad %.2f lr %.1e %.0f tok/s", r.Step, r.Total, r.Stats.Loss, r.Stats.GradNorm, r.LR, t.TokensPerSec)
+		line := fmt.Sprintf("%s %d/%d loss %.3f grad %.2f lr %.1e %.0f tok/s", r.Stage, r.Step, r.Total, r.Stats.Loss, r.Stats.GradNorm, r.LR, t.TokensPerSec)
 		if r.Validation != nil {
 			line += fmt.Sprintf(" validation %.4f", *r.Validation)
 		}

@@ -21,7 +21,7 @@ type Config struct {
 // Default returns limits for the embedded policy.
 func Default() Config {
 	return Config{
-		KMax: 5, MaxContext: 2048, MaxImages: 8, ImageTokens: 16,
+		KMax: 5, MaxContext: 2048, MaxImages: 8, ImageTokens: 24,
 		SampleTimeout: 5 * time.Minute, CallTimeout: 30 * time.Second, MeasureTimeout: time.Minute,
 	}
 }

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"xragent/configs"
+	"xragent/dataset"
+	"xragent/internal/blobs"
+	"xragent/radcot"
+	"xragent/trainer"
+)
+
+// A phase is one part of pre-training; its folder in the run is its name.
+type phase struct {
+	drill radcot.Drill
+	cfg   trainer.SFTConfig
+	rows  int // generated; seen again when the steps ask for more
+}
+
+func (p phase) name() string { return phaseName(p.drill) }
+
+func phaseName(d radcot.Drill) string { return configs.StagePre + "-" + string(d) }
+
+const validationDrills = 100
+
+func (s *session) phases() []phase {
+	return []phase{{radcot.Repeat, s.cfg.Pre.Repeat, 20000}, {radcot.Lookup, s.cfg.Pre.Lookup, 8000}}
+}
+
+// pretrainStage takes the untrained policy through the drills.
+func (s *session) pretrainStage(ctx context.Context) error {
+	deps, err := s.drillDeps(ctx)
+	if err != nil {
+		return err
+	}
+	var from *trainer.Checkpoint
+	for _, p := range s.phases() {
+		if err := s.drill(ctx, p, deps, from); err != nil {
+			return err
+		}
+		c, err := trainer.BestCheckpoint(s.path(p.name()))
+		if err != nil {
+			return err
+		}
+		from = &c
+	}
+	return nil
+}
+
+func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, from *trainer.Checkpoint) error {
+	train, err := radcot.Drills(p.drill, s.seed(p.name(), 0), p.rows, deps)
+	if err != nil {
+		return err
+	}
+	validate, err := radcot.Drills(p.drill, s.seed(p.name()+" validation", 0), validationDrills, deps)
+	if err != nil {
+		return err
+	}
+	l, err := s.learnerFrom(ctx, from)
+	if err != nil {
+		return err
+	}
+	cfg := p.cfg
+	cfg.Seed = s.seed(p.name(), cfg.Seed)
+	res, err := trainer.RunSFT(ctx, cfg, trainer.SFTDeps{
+		Stage: p.name(), Learner: l, Train: train, Validation: validate, Dir: s.path(p.name()), Resume: s.resume,
+		Digests: map[string]string{"weights": l.start, "tokenizer": blobs.Digest(s.codec.JSON()), "options": blobs.Digest(fmt.Append(nil, deps.Options))},
+		Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
+	})
+	if err != nil {
+		return err
+	}
+	s.notice("%s: %d steps, best validation loss %.4f at step %d", p.name(), res.Steps, res.BestLoss, res.BestStep)
+	return nil
+}
+
+// drillDeps draws option texts from the training questions.
+func (s *session) drillDeps(ctx context.Context) (radcot.DrillDeps, error) {
+	d, err := s.load(ctx)
+	if err != nil {
+		return radcot.DrillDeps{}, err
+	}
+	options := slices.Clone(commonOptions)
+	for _, sample := range d.split(dataset.Train) {
+		options = append(options, sample.Prompt.Options...)
+	}
+	slices.Sort(options)
+	return radcot.DrillDeps{Codec: s.codec, Tools: s.schemas(), Plain: s.codec.EndOfText(), Options: slices.Compact(options)}, nil
+}
+
+// commonOptions stand beside those of the data, which may have none.
+var commonOptions = []string{"right", "left", "both sides", "neither side", "cannot be determined", "normal", "enlarged"}
+
+// pretrained returns the last checkpoint of pre-training; nil in a run without it.
+func (s *session) pretrained() (*trainer.Checkpoint, error) {
+	last := s.path(phaseName(radcot.Lookup))
+	if !s.cfg.Has(configs.StagePre) && !exists(last) {
+		return nil, nil
+	}
+	c, err := trainer.BestCheckpoint(last)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, usageError{fmt.Errorf("no pre-trained checkpoint to start from: run the stage pretrain first, or leave it out of stages: %w", err)}
+	}
+	return &c, err
+}

@@ -1,0 +1,158 @@
+package radcot
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"xragent/dataset"
+	"xragent/dataset/phantom"
+	"xragent/rollout"
+	"xragent/trainer/batch"
+)
+
+// A Drill is a kind of text-only exercise for a policy without pre-training.
+type Drill string
+
+// The drills, in the order of a curriculum. A small transformer learns to look
+// something up in its context only when the signal is dense; repeats give the
+// ability, lookups turn it to the protocol's forms.
+const (
+	Repeat Drill = "repeat" // say random ids once more
+	Lookup Drill = "lookup" // letters of options, measurements, tool responses; one in five a repeat
+)
+
+// DrillDeps is what drills are made from.
+type DrillDeps struct {
+	Codec   Codec
+	Tools   []json.RawMessage // schemas of the system prompt
+	Plain   int32             // ids below it are ordinary text
+	Options []string          // option texts to draw from, at least six
+}
+
+const (
+	drillRounds  = 6 // look-ups a row
+	drillOptions = 6
+	repeatMin    = 8
+	repeatMax    = 32
+)
+
+// Drills makes n rows of a kind. They hold no image and no answer of any
+// sample; equal seeds give equal rows.
+func Drills(kind Drill, seed uint64, n int, d DrillDeps) ([]batch.Row, error) {
+	if len(d.Options) < drillOptions || d.Plain < 2 {
+		return nil, fmt.Errorf("drills: %d option texts and %d ordinary ids: want at least %d and 2", len(d.Options), d.Plain, drillOptions)
+	}
+	rows := make([]batch.Row, n)
+	for i := range rows {
+		w := driller{d, rand.New(rand.NewPCG(seed, uint64(i)))}
+		id := fmt.Sprintf("%s-%06d", kind, i)
+		if kind == Repeat || w.rng.IntN(5) == 0 {
+			rows[i] = w.repeat(id)
+		} else {
+			rows[i] = w.lookup(id)
+		}
+	}
+	return rows, nil
+}
+
+type driller struct {
+	DrillDeps
+	rng *rand.Rand
+}
+
+// repeat is a user's turn of random ids and an assistant's turn of the same.
+func (d driller) repeat(id string) batch.Row {
+	said := make([]int32, repeatMin+d.rng.IntN(repeatMax-repeatMin))
+	for i := range said {
+		said[i] = int32(d.rng.IntN(int(d.Plain)))
+	}
+	return batch.FromSegments(id, []batch.Segment{
+		{IDs: d.Codec.Encode("<|im_start|>user\n")},
+		{IDs: slices.Clone(said)},
+		{IDs: d.Codec.Encode("<|im_end|>\n<|im_start|>assistant\n")},
+		{IDs: append(said, d.Codec.EndOfTurn()), Loss: true},
+	}, nil)
+}
+
+// lookup is a conversation in the protocol's form, without a film, whose last
+// turn looks up several things in what stands before it.
+func (d driller) lookup(id string) batch.Row {
+	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen?"}
+	var calls []rollout.Call
+	bundle := rollout.Bundle{Image: -1}
+	var text string
+	switch d.rng.IntN(4) {
+	case 0, 1:
+		prompt, text = d.letters()
+	case 2:
+		bundle, text = d.measurements()
+	case 3:
+		calls, text = d.responses()
+	}
+	end := d.Codec.EndOfTurn()
+	return batch.FromSegments(id, []batch.Segment{
+		{IDs: d.Codec.Triage(prompt, d.Tools)},
+		{IDs: append(d.Codec.Encode("<assess>no film</assess>"), end), Loss: true},
+		{IDs: d.Codec.Integration(calls, bundle)},
+		{IDs: append(d.Codec.Encode(text), end), Loss: true},
+	}, nil)
+}
+
+// letters asks for the letters of a question's options, in any order.
+func (d driller) letters() (dataset.Prompt, string) {
+	var options []string
+	for _, i := range d.rng.Perm(len(d.Options))[:drillOptions] {
+		options = append(options, d.Options[i])
+	}
+	lines := make([]string, drillRounds)
+	for k := range lines {
+		i := d.rng.IntN(len(options))
+		lines[k] = fmt.Sprintf("<think>So %s.</think>\n<answer>%s</answer>", withLetter(options[i], dataset.Letter(i)), dataset.Letter(i))
+	}
+	return dataset.Prompt{Kind: dataset.MultipleChoice, Question: "Which one?", Options: options}, strings.Join(lines, "\n")
+}
+
+var drillCategories = []string{"normal", "borderline", "enlarged", "right smaller", "left smaller", "right", "left"}
+
+// measurements cites a bundle of any values, one to two claims at a time.
+func (d driller) measurements() (rollout.Bundle, string) {
+	b := rollout.Bundle{Shown: slices.Clone(rollout.Measurements)}
+	var claims []rollout.Claim
+	for _, name := range rollout.Measurements {
+		v := float64(d.rng.IntN(1000)) / 1000
+		if name != rollout.CTR && d.rng.IntN(2) == 0 {
+			v = -v
+		}
+		category := drillCategories[d.rng.IntN(len(drillCategories))]
+		b.Measurements = append(b.Measurements, rollout.Measurement{Name: name, Value: v, Category: category})
+		claims = append(claims, rollout.Claim{Name: name, Value: v, Category: category})
+	}
+	lines := make([]string, drillRounds/2)
+	for k := range lines {
+		d.rng.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
+		c := claims[0]
+		lines[k] = fmt.Sprintf("<think>%s So %s.</think>\n%s", sentence(c), c.Category, rollout.FormatClaims(claims[:1+d.rng.IntN(2)]))
+	}
+	return b, strings.Join(lines, "\n")
+}
+
+// responses repeats what tools returned, in the order of the calls.
+func (d driller) responses() ([]rollout.Call, string) {
+	var calls []rollout.Call
+	var lines []string
+	for _, i := range d.rng.Perm(len(drillRegions))[:drillRounds/2] {
+		obs := fmt.Sprintf("opacity %d other side %d pattern %s spots %d", 20+d.rng.IntN(60), 20+d.rng.IntN(60),
+			[]string{"none", "weak", "strong"}[d.rng.IntN(3)], d.rng.IntN(8))
+		calls = append(calls, rollout.Call{Tool: "region_parse", Status: rollout.CallOK, Observation: obs})
+		lines = append(lines, drillRegions[i]+": "+obs+".")
+	}
+	text, _ := phantom.Protocol(fmt.Sprintf("P-%04d", d.rng.IntN(10000))) // all of these codes are known
+	calls = append(calls, rollout.Call{Tool: "evidence_lookup", Status: rollout.CallOK, Observation: text})
+	return calls, "<think>" + strings.Join(append(lines, text), " ") + "</think>"
+}
+
+var drillRegions = []string{"right upper zone", "right middle zone", "right lower zone",
+	"left upper zone", "left middle zone", "left lower zone", "right lung", "left lung"}
