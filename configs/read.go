@@ -2,12 +2,15 @@ package configs
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"math"
 	"os"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -21,39 +24,28 @@ const maxBytes = 1 << 20
 // and keys without effect are errors; those of the file name its line and column.
 func Read(path string, settings []string) (Run, error) {
 	run := Default()
-	info, err := os.Stat(path)
+	text, err := readBounded(path)
 	if err != nil {
 		return run, fmt.Errorf("config: %w", err)
 	}
-	if info.Size() > maxBytes {
-		return run, fmt.Errorf("config: %s has %d bytes, at most %d are read", path, info.Size(), maxBytes)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return run, fmt.Errorf("config: %w", err)
-	}
-	if err := decode(text, &run); err != nil {
-		return run, fmt.Errorf("config: %s:%w", path, err)
-	}
-	given, err := keys(text)
-	if err != nil {
+	given := map[string]any{}
+	if err := overlay(&run, text, given); err != nil {
 		return run, fmt.Errorf("config: %s:%w", path, err)
 	}
 	for _, s := range settings {
-		key, err := set(&run, s)
-		if err != nil {
+		if err := set(&run, s, given); err != nil {
 			return run, err
 		}
-		given = append(given, key)
 	}
 	if run.Run.Name == "" {
 		run.Run.Name = nameOf(path)
 	}
-	if run.Policy.Backend == "remote" && under(given, "stages") == "" {
+	keys := slices.Sorted(maps.Keys(given))
+	if run.Policy.Backend == "remote" && under(keys, "stages") == "" {
 		run.Stages = slices.DeleteFunc(run.Stages, func(s string) bool { return s == StagePre })
 	}
 	run.derive()
-	return run, run.validate(path, given)
+	return run, run.validate(path, keys)
 }
 
 // Parse reads a configuration that another process of the run resolved.
@@ -66,6 +58,20 @@ func Parse(text []byte) (Run, error) {
 	return run, run.validate("config", nil)
 }
 
+// readBounded reads a file, which may be a pipe, without its byte order mark.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if len(text) > maxBytes {
+		return nil, fmt.Errorf("%s has more than the %d bytes that are read", path, maxBytes)
+	}
+	return bytes.TrimPrefix(text, []byte("\ufeff")), err
+}
+
 func nameOf(path string) string {
 	base := path[strings.LastIndexByte(path, '/')+1:]
 	return strings.TrimSuffix(strings.TrimSuffix(base, ".yaml"), ".yml")
@@ -74,26 +80,123 @@ func nameOf(path string) string {
 // Marshal writes the resolved configuration.
 func (r Run) Marshal() ([]byte, error) { return yaml.Marshal(r) }
 
-var position = regexp.MustCompile(`^\[(\d+):(\d+)\] (.*)`)
-
-// decode overlays text on run. Errors start with line:column.
-func decode(text []byte, run *Run) error {
-	err := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(run)
-	if err == nil || err.Error() == "EOF" {
+// overlay sets what text gives, and adds its dotted keys with their values to
+// given. Errors start with line:column where there is one.
+func overlay(run *Run, text []byte, given map[string]any) error {
+	found, err := leaves(text)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 { // decoding nothing would clear the defaults
 		return nil
 	}
-	first, _, _ := strings.Cut(err.Error(), "\n")
-	if m := position.FindStringSubmatch(first); m != nil {
-		return fmt.Errorf("%s:%s: %s", m[1], m[2], m[3])
+	if err := decode(text, run); err != nil {
+		return err
 	}
-	return errors.New(" " + first)
+	maps.Copy(given, found)
+	return run.checkValues(found)
+}
+
+// decode overlays the one document in text on run.
+func decode(text []byte, run *Run) error {
+	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
+	if err := dec.Decode(run); err != nil && !errors.Is(err, io.EOF) {
+		return explain(err)
+	}
+	if err := dec.Decode(new(any)); !errors.Is(err, io.EOF) {
+		return errors.New(" more than one document: remove what follows the second ---")
+	}
+	return nil
+}
+
+// checkValues refuses what the decoder would pass over: a key without a value,
+// and the fraction of a number that is to be whole.
+func (r Run) checkValues(given map[string]any) error {
+	text, err := r.Marshal()
+	if err != nil {
+		return err
+	}
+	resolved, err := leaves(text)
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		now, isLeaf := resolved[key]
+		_, isWhole := now.(uint64)
+		fraction, isFloat := given[key].(float64)
+		switch {
+		case isLeaf && given[key] == nil:
+			return fmt.Errorf(" %s has no value: give one, or remove the key", key)
+		case isWhole && isFloat && fraction != math.Trunc(fraction):
+			return fmt.Errorf(" %s = %v: want a whole number", key, fraction)
+		}
+	}
+	return nil
+}
+
+var (
+	position  = regexp.MustCompile(`^\[(\d+):(\d+)\] (.*)`)
+	mistyped  = regexp.MustCompile(`^cannot unmarshal (.+) into Go (?:struct field \S+ of type|value of type) (\S+?)( \( overflow \))?$`)
+	misspelt  = regexp.MustCompile(`^unknown field "(.*)"$`)
+	typeNames = map[string]string{"int": "a whole number", "uint64": "a whole number of at least 0", "float64": "a number",
+		"bool": "true or false", "string": "text", "time.Duration": "a duration such as 30s"}
+)
+
+// explain words the decoder's errors as line:column and what is wanted.
+func explain(err error) error {
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	where := ""
+	if m := position.FindStringSubmatch(first); m != nil {
+		where, first = m[1]+":"+m[2]+":", m[3]
+	}
+	if m := mistyped.FindStringSubmatch(first); m != nil {
+		want := cmp.Or(typeNames[m[2]], m[2])
+		if first = m[1] + " where " + want + " is wanted"; m[3] != "" {
+			first = m[1] + " is outside the range of " + want
+		}
+	}
+	if m := misspelt.FindStringSubmatch(first); m != nil {
+		first += suggest(m[1])
+	}
+	return errors.New(where + " " + first)
+}
+
+// suggest names the key that was probably meant, of those at any depth.
+func suggest(misspelt string) string {
+	text, err := Default().Marshal()
+	if err != nil {
+		return ""
+	}
+	known, err := leaves(text)
+	if err != nil {
+		return ""
+	}
+	for _, dotted := range slices.Sorted(maps.Keys(known)) {
+		for part := range strings.SplitSeq(dotted, ".") {
+			if nearly(misspelt, part) {
+				return fmt.Sprintf(": did you mean %s?", part)
+			}
+		}
+	}
+	return ""
+}
+
+// nearly reports whether two words differ in one letter that is wrong, missing
+// or too many.
+func nearly(a, b string) bool {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	a, b = a[n:], b[n:]
+	return a != "" && (a[1:] == b || b != "" && a[1:] == b[1:]) || b != "" && a == b[1:]
 }
 
 // set overlays one key=value.
-func set(run *Run, setting string) (string, error) {
+func set(run *Run, setting string, given map[string]any) error {
 	key, value, ok := strings.Cut(setting, "=")
 	if !ok || key == "" {
-		return "", fmt.Errorf("config: --set %s: want key=value, e.g. grpo.steps=50", setting)
+		return fmt.Errorf("config: --set %s: want key=value, e.g. grpo.steps=50", setting)
 	}
 	var doc strings.Builder
 	parts := strings.Split(key, ".")
@@ -104,34 +207,34 @@ func set(run *Run, setting string) (string, error) {
 		}
 	}
 	doc.WriteString(" " + value + "\n")
-	if err := decode([]byte(doc.String()), run); err != nil {
+	if err := overlay(run, []byte(doc.String()), given); err != nil {
 		_, reason, _ := strings.Cut(err.Error(), " ")
-		return "", fmt.Errorf("config: --set %s: %s", setting, reason)
+		return fmt.Errorf("config: --set %s: %s", setting, reason)
 	}
-	return key, nil
+	return nil
 }
 
-// keys lists the dotted keys that text gives.
-func keys(text []byte) ([]string, error) {
-	var doc map[string]any
+// leaves lists the dotted keys that text gives, with their values.
+func leaves(text []byte) (map[string]any, error) {
+	var doc any
 	if err := yaml.Unmarshal(text, &doc); err != nil {
-		first, _, _ := strings.Cut(err.Error(), "\n")
-		return nil, errors.New(" " + first)
+		return nil, explain(err)
 	}
-	var out []string
+	out := map[string]any{}
 	var walk func(prefix string, v any)
 	walk = func(prefix string, v any) {
 		m, ok := v.(map[string]any)
 		if !ok {
-			out = append(out, prefix)
+			out[prefix] = v
 			return
 		}
 		for k, inner := range m {
 			walk(strings.TrimPrefix(prefix+"."+k, "."), inner)
 		}
 	}
-	walk("", doc)
-	sort.Strings(out)
+	if doc != nil {
+		walk("", doc)
+	}
 	return out, nil
 }
 

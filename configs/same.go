@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml"
 )
 
 // free are the keys that may differ when a run is continued: they decide where
@@ -45,22 +43,13 @@ func SameResult(began, now []byte) error {
 }
 
 func flatten(text []byte) (map[string]string, error) {
-	var doc any
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("config: %w", err)
+	found, err := leaves(text)
+	if err != nil {
+		return nil, fmt.Errorf("config:%w", err)
 	}
-	out := map[string]string{}
-	var walk func(prefix string, v any)
-	walk = func(prefix string, v any) {
-		m, ok := v.(map[string]any)
-		if !ok {
-			out[prefix] = fmt.Sprint(v)
-			return
-		}
-		for k, inner := range m {
-			walk(strings.TrimPrefix(prefix+"."+k, "."), inner)
-		}
+	out := make(map[string]string, len(found))
+	for key, v := range found {
+		out[key] = fmt.Sprint(v)
 	}
-	walk("", doc)
 	return out, nil
 }
