@@ -31,6 +31,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := interruptible(stderr)
 	defer stop()
 	root := rootCommand()
+	started := false
+	prepare(root, &started)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -44,10 +46,34 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "xragent: %v\n", err)
 	var bad usageError
-	if errors.As(err, &bad) {
+	if errors.As(err, &bad) || !started {
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// prepare has every command below c set started when it starts, after its
+// arguments were accepted, and has a group of commands refuse one it lacks.
+func prepare(c *cobra.Command, started *bool) {
+	if run := c.RunE; run != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			*started = true
+			return run(c, args)
+		}
+	} else if c.HasParent() {
+		c.RunE = chooseCommand
+	}
+	for _, sub := range c.Commands() {
+		prepare(sub, started)
+	}
+}
+
+// chooseCommand is what a group of commands does by itself.
+func chooseCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	return usageError{fmt.Errorf("unknown command %q for %q: see %s --help", args[0], c.CommandPath(), c.CommandPath())}
 }
 
 var errInterrupted = errors.New("interrupted: drained and checkpointed; go on with --resume")
