@@ -60,9 +60,9 @@ func Start(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockDir(o.Dir)
+	lock, err := LockDir(o.Dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("bus: %w", err)
 	}
 	ns, err := start(so, o.Log)
 	if err != nil {
@@ -124,6 +124,15 @@ func listenAddress(o Options) (string, int, error) {
 		port = server.RANDOM_PORT
 	}
 	return addr.IP.String(), port, nil
+}
+
+// CheckListen reports why a server could not listen at o.Listen now.
+func CheckListen(o Options) error {
+	if o.Listen == "" {
+		return nil
+	}
+	_, _, err := listenAddress(o)
+	return err
 }
 
 func start(so *server.Options, log *slog.Logger) (*server.Server, error) {
@@ -281,17 +290,19 @@ func (l *serverLog) Fatalf(format string, v ...any) {
 	l.fatal.CompareAndSwap(nil, &message)
 }
 
-func lockDir(dir string) (*os.File, error) {
+// LockDir claims a directory, made when missing, for this process until the
+// file that it returns is closed or the process ends, however it ends.
+func LockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("bus: %w", err)
+		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("bus: %w", err)
+		return nil, err
 	}
 	if err := flock(f); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("bus: directory %s is served by another process; stop it, or use another directory", dir)
+		return nil, fmt.Errorf("directory %s is in use by another process; stop it, or use another directory", dir)
 	}
 	return f, nil
 }
