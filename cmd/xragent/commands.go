@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"xragent/configs"
 	"xragent/dataset/phantom"
+	"xragent/internal/bus"
 	"xragent/trainer"
 )
 
@@ -76,18 +78,42 @@ func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	defer func() { err = s.release(errors.Join(err, s.close(ctx))) }()
 	s.resume = resume
+	if resume && s.made {
+		s.notice("run %s is new: there is nothing to resume", cfg.Run.Name)
+	}
 	if instead != nil {
 		return interrupted(instead(s, ctx))
 	}
-	if err := s.reach(ctx, stages); err != nil {
+	if err := errors.Join(s.reach(ctx, stages), s.reachQueue(ctx, stages)); err != nil {
 		return err
 	}
 	for _, stage := range stages {
 		if err := s.stage(ctx, stage); err != nil {
 			return interrupted(err)
 		}
+		s.made = false // from here on there is work to keep
+	}
+	return nil
+}
+
+// reachQueue finds out before the first stage whether the queue will be there
+// for the one that needs it.
+func (s *session) reachQueue(ctx context.Context, stages []string) error {
+	if !slices.Contains(stages, configs.StageGRPO) {
+		return nil
+	}
+	if url := s.cfg.Queue.URL; url != "" {
+		nc, err := bus.Dial(ctx, url, "coordinator "+s.cfg.Run.Name, s.logger())
+		if err != nil {
+			return usageError{err}
+		}
+		bus.Close(nc)
+		return nil
+	}
+	if err := bus.CheckListen(bus.Options{Listen: s.cfg.Queue.Listen, Token: os.Getenv("XRAGENT_TOKEN")}); err != nil {
+		return usageError{err}
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"xragent/configs"
 	"xragent/dataset/phantom"
 	"xragent/internal/blobs"
+	"xragent/internal/bus"
 	"xragent/toolserver"
 	"xragent/web"
 )
@@ -34,6 +35,9 @@ type session struct {
 	metrics *web.Metrics
 	web     *web.Server
 	data    *samples // nil until loaded
+
+	lock *os.File // held while this process works on the run
+	made bool     // by this process, and no stage has ended yet
 }
 
 // openSession claims the run's folder and starts what every stage needs.
@@ -44,22 +48,30 @@ func openSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.
 	if s.codec, err = newCodec(ctx, cfg.Policy); err != nil {
 		return nil, err
 	}
-	if err := s.claim(); err != nil {
-		return nil, err
+	if err = s.claim(); err == nil {
+		err = s.start()
 	}
-	if s.blobs, err = blobs.Open(s.path("blobs"), false); err != nil {
-		return nil, err
-	}
-	if s.tools, err = newTools(cfg, s.metrics); err != nil {
-		return nil, err
-	}
-	if cfg.Web.Listen != "" {
-		if s.web, err = web.Start(cfg.Web, s.metrics, cfg.Run.Dir, blobs.Handler(s.blobs)); err != nil {
-			return nil, usageError{err}
-		}
-		s.notice("metrics %s/metrics, curves %s/api/v1/runs/%s/steps", s.web.URL, s.web.URL, cfg.Run.Name)
+	if err != nil {
+		return nil, s.release(err)
 	}
 	return s, nil
+}
+
+func (s *session) start() (err error) {
+	if s.blobs, err = blobs.Open(s.path("blobs"), false); err != nil {
+		return err
+	}
+	if s.tools, err = newTools(s.cfg, s.metrics); err != nil {
+		return err
+	}
+	if s.cfg.Web.Listen == "" {
+		return nil
+	}
+	if s.web, err = web.Start(s.cfg.Web, s.metrics, s.cfg.Run.Dir, blobs.Handler(s.blobs)); err != nil {
+		return usageError{err}
+	}
+	s.notice("metrics %s/metrics, curves %s/api/v1/runs/%s/steps", s.web.URL, s.web.URL, s.cfg.Run.Name)
+	return nil
 }
 
 // newTools returns the tool server that a configuration describes. m may be nil.
@@ -80,29 +92,69 @@ func (s *session) path(parts ...string) string {
 func (s *session) notice(format string, args ...any) { fmt.Fprintf(s.log, format+"\n", args...) }
 
 // claim makes the run's folder, or takes up an existing one with --resume when
-// nothing that decides the result has changed.
+// nothing that decides the result has changed. The folder is this process's
+// alone until release.
 func (s *session) claim() error {
 	text, err := s.cfg.Marshal()
 	if err != nil {
 		return err
 	}
+	if err := s.checkFolder(); err != nil {
+		return usageError{err}
+	}
+	if s.lock, err = bus.LockDir(s.dir); err != nil {
+		return usageError{fmt.Errorf("run %s: %w: choose where runs live with --set run.dir=…, another name with --set run.name=…", s.cfg.Run.Name, err)}
+	}
 	path := s.path("config.yaml")
 	began, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := os.MkdirAll(s.dir, 0o755); err != nil {
-			return err
-		}
+		s.made = true
 		return writeFile(path, text)
 	case err != nil:
 		return err
-	case !s.resume:
-		return usageError{fmt.Errorf("run %s exists in %s: continue it with --resume, or choose another name with --set run.name=…", s.cfg.Run.Name, s.dir)}
 	}
 	if err := configs.SameResult(began, text); err != nil {
 		return usageError{fmt.Errorf("run %s: %w", s.cfg.Run.Name, err)}
 	}
 	return nil
+}
+
+// checkFolder refuses a run that exists, unless it is to be continued, and a
+// folder of something else.
+func (s *session) checkFolder() error {
+	entries, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w: choose another place with --set run.dir=…", s.cfg.Run.Name, err)
+	}
+	if exists(s.path("config.yaml")) {
+		if s.resume {
+			return nil
+		}
+		return fmt.Errorf("run %s exists in %s: continue it with --resume, or choose another name with --set run.name=…", s.cfg.Run.Name, s.dir)
+	}
+	for _, e := range entries {
+		if n := e.Name(); n != "lock" && n != "config.yaml.partial" { // what a crash at the very start leaves
+			return fmt.Errorf("run %s: %s holds %s but no config.yaml, so it is no run: choose another name with --set run.name=…", s.cfg.Run.Name, s.dir, n)
+		}
+	}
+	return nil
+}
+
+// release lets go of the run's folder. It removes one that this process made
+// where bad input was refused before any stage ended.
+func (s *session) release(err error) error {
+	var bad usageError
+	if s.made && errors.As(err, &bad) {
+		err = errors.Join(err, os.RemoveAll(s.dir))
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
 }
 
 // close ends what the session started. Where the configuration says so it
