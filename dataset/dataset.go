@@ -6,7 +6,12 @@
 // answer can never travel to a rollout worker.
 package dataset
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
 
 // A Split names the part of a data set that a sample belongs to.
 type Split string
@@ -94,17 +99,43 @@ type Sample struct {
 	Reference  string `json:"reference,omitempty"`  // reference findings text, for the similarity filter
 }
 
+// maxID bounds an id in bytes: it stands in messages, file and table rows.
+const maxID = 256
+
 // Validate reports the first thing that makes s unusable, naming its field.
 func (s Sample) Validate() error {
 	switch {
 	case s.ID == "":
 		return fmt.Errorf("sample without id")
-	case s.Prompt.Question == "":
+	case len(s.ID) > maxID:
+		return fmt.Errorf("sample %.20s…: field id has %d bytes, at most %d", s.ID, len(s.ID), maxID)
+	case strings.ContainsFunc(s.ID, unicode.IsControl):
+		return fmt.Errorf("sample %q: field id has control characters", s.ID)
+	case strings.TrimSpace(s.Prompt.Question) == "":
 		return fmt.Errorf("sample %s: field question is empty", s.ID)
 	case len(s.Prompt.Images) == 0:
 		return fmt.Errorf("sample %s: field images is empty", s.ID)
 	}
+	for i, img := range s.Prompt.Images {
+		if err := img.validate(); err != nil {
+			return fmt.Errorf("sample %s: field images[%d].%w", s.ID, i, err)
+		}
+	}
 	return s.validateAnswer()
+}
+
+// validate checks what a reader states about an image; the pixels are the
+// reader's to check. The error starts with the field.
+func (i Image) validate() error {
+	switch {
+	case !slices.Contains([]string{"", "PA", "AP", "LATERAL"}, i.View):
+		return fmt.Errorf("view is %q, want PA, AP, LATERAL or none", i.View)
+	case !(i.AgeYears >= 0): // refuses NaN too
+		return fmt.Errorf("age_years is %v, want 0 (unknown) or more", i.AgeYears)
+	case !(i.SpacingMM >= 0):
+		return fmt.Errorf("spacing_mm is %v, want 0 (unknown) or more", i.SpacingMM)
+	}
+	return nil
 }
 
 func (s Sample) validateAnswer() error {
@@ -112,7 +143,7 @@ func (s Sample) validateAnswer() error {
 	case MultipleChoice:
 		return s.validateLetter()
 	case Closed:
-		if s.Answer == "" {
+		if strings.TrimSpace(s.Answer) == "" {
 			return fmt.Errorf("sample %s: field answer is empty", s.ID)
 		}
 	case Binary:
@@ -127,16 +158,35 @@ func (s Sample) validateAnswer() error {
 }
 
 func (s Sample) validateLetter() error {
+	if err := validateOptions(s.Prompt.Options); err != nil {
+		return fmt.Errorf("sample %s: field options %w", s.ID, err)
+	}
 	if s.Answer == "" {
 		return fmt.Errorf("sample %s: field answer is empty", s.ID)
 	}
-	for _, letter := range s.Prompt.Letters() {
-		if s.Answer == letter {
-			return nil
+	if !slices.Contains(s.Prompt.Letters(), s.Answer) {
+		return fmt.Errorf("sample %s: field answer is %q, which is none of its %d options",
+			s.ID, s.Answer, len(s.Prompt.Options))
+	}
+	return nil
+}
+
+// maxOptions is how many options have a letter.
+const maxOptions = 26
+
+func validateOptions(options []string) error {
+	if n := len(options); n < 2 || n > maxOptions {
+		return fmt.Errorf("has %d, want 2 to %d", n, maxOptions)
+	}
+	for i, o := range options {
+		if strings.TrimSpace(o) == "" {
+			return fmt.Errorf("%s is empty", Letter(i))
+		}
+		if first := slices.Index(options, o); first < i {
+			return fmt.Errorf("%s and %s are both %q", Letter(first), Letter(i), o)
 		}
 	}
-	return fmt.Errorf("sample %s: field answer is %q, which is none of its %d options",
-		s.ID, s.Answer, len(s.Prompt.Options))
+	return nil
 }
 
 // A Manifest says what a data set is made of, so that two runs can be told to

@@ -132,7 +132,9 @@ func userSet(t *testing.T, rows ...string) string {
 		img.Pix[i] = byte(i * i)
 	}
 	var p, j bytes.Buffer
-	if err := errors.Join(png.Encode(&p, img), jpeg.Encode(&j, img, nil)); err != nil {
+	var strip bytes.Buffer
+	if err := errors.Join(png.Encode(&p, img), jpeg.Encode(&j, img, nil), os.Mkdir(filepath.Join(dir, "films"), 0o700),
+		png.Encode(&strip, image.NewGray(image.Rect(0, 0, 201, 1)))); err != nil {
 		t.Fatal(err)
 	}
 	write := func(name string, data []byte) {
@@ -142,6 +144,7 @@ func userSet(t *testing.T, rows ...string) string {
 	}
 	write("a.png", p.Bytes())
 	write("b.jpg", j.Bytes())
+	write("strip.png", strip.Bytes())
 	write("cut.png", p.Bytes()[:p.Len()*2/3])
 	write("text.png", []byte("not an image"))
 	write(samplesFile, []byte(strings.Join(rows, "\n")+"\n"))
@@ -192,6 +195,12 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		{"wrong hash", []string{row(`"path":`, `"sha256":"abc","path":`)}, []string{"sha256 is abc", "correct the hash"}},
 		{"not JSON", []string{"id,split"}, []string{"row 1", "not a JSON object"}},
 		{"two values", []string{row() + row()}, []string{"row 1", "one object a line"}},
+		{"list", []string{"[1]"}, []string{"row 1: a JSON array, want an object"}},
+		{"number", []string{"5"}, []string{"row 1: a JSON number, want an object"}},
+		{"one option", []string{row(`"binary"`, `"multiple_choice"`, `"images"`, `"options":["x"],"images"`)}, []string{"row 1", "field options has 1", "correct the row"}},
+		{"measurement", []string{row(`"answer"`, `"relevant":["heart"],"answer"`)}, []string{"row 1", `field relevant has "heart"`, "ctr"}},
+		{"image is a directory", []string{row("a.png", "films")}, []string{"row 1", "films: not a regular file"}},
+		{"strip", []string{row("a.png", "strip.png")}, []string{"strip.png: 201 × 1 pixels", "200 times"}},
 		{"empty row", []string{row(), "", row(`"id":"1"`, `"id":"2"`)}, []string{"row 2 is empty"}},
 		{"nothing", nil, []string{"row 1 is empty"}},
 	} {
@@ -207,6 +216,14 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		}
 		if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error of several lines: %q", c.name, err)
+		}
+	}
+}
+
+func TestReadOtherEditorsFiles(t *testing.T) {
+	for _, rows := range [][]string{{"\ufeff" + row()}, {row() + "\r", row(`"id":"1"`, `"id":"2"`) + "\r"}} {
+		if set, err := Read(userSet(t, rows...)); err != nil || len(set.Samples) != len(rows) {
+			t.Errorf("%q: %v", rows[0][:5], err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"xragent/dataset"
+	"xragent/rollout"
 )
 
 // The bounds of what is read from outside.
@@ -27,6 +28,7 @@ const (
 	maxRow    = 1 << 20  // bytes of a line
 	maxImage  = 64 << 20 // bytes of an encoded image
 	maxPixels = 64 << 20
+	maxAspect = 200 // of the longer side to the shorter; the policy's patches cannot show more
 )
 
 var splits = []dataset.Split{dataset.Train, dataset.Validation, dataset.Test, dataset.OOD}
@@ -34,13 +36,20 @@ var splits = []dataset.Split{dataset.Train, dataset.Validation, dataset.Test, da
 // Read reads and checks the data set in dir.
 func Read(dir string) (*Set, error) {
 	path := filepath.Join(dir, samplesFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: no such file: a data set has one sample a line there", path)
-	} else if err != nil {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file: a data set has one sample a line there", path)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
 		return nil, err
 	}
-	samples, err := decode(path, bytes.NewReader(data))
+	samples, err := decode(path, bytes.NewReader(bytes.TrimPrefix(data, []byte("\ufeff"))))
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +110,9 @@ func explain(err error) error {
 		return fmt.Errorf("field %s is unknown: correct or remove it", name)
 	}
 	if e := new(json.UnmarshalTypeError); errors.As(err, &e) {
+		if e.Field == "" {
+			return fmt.Errorf("a JSON %s, want an object", e.Value)
+		}
 		return fmt.Errorf("field %s is a JSON %s, want a %s", e.Field, e.Value, e.Type)
 	}
 	return fmt.Errorf("not a JSON object: %w", err)
@@ -148,6 +160,11 @@ func decodeRow(line []byte) (dataset.Sample, error) {
 	}
 	if err := s.Validate(); err != nil {
 		return s, fmt.Errorf("%w: correct the row or remove it", err)
+	}
+	for _, name := range s.Relevant {
+		if !slices.Contains(rollout.Measurements, name) {
+			return s, fmt.Errorf("sample %s: field relevant has %q, want some of %v", s.ID, name, rollout.Measurements)
+		}
 	}
 	for i, img := range s.Prompt.Images {
 		if img.SHA256 == "" && img.Path == "" {
@@ -241,6 +258,8 @@ func load(dir, name string) loaded {
 		l.err = fmt.Errorf("%s: not a PNG or JPEG image: %w", l.path, err)
 	case cfg.Width*cfg.Height > maxPixels:
 		l.err = fmt.Errorf("%s: %d × %d pixels, at most %d: make it smaller", l.path, cfg.Width, cfg.Height, maxPixels)
+	case max(cfg.Width, cfg.Height) > maxAspect*min(cfg.Width, cfg.Height):
+		l.err = fmt.Errorf("%s: %d × %d pixels, sides may differ by %d times: cut it", l.path, cfg.Width, cfg.Height, maxAspect)
 	case filepath.Base(name) != l.sha+".png":
 		if _, _, err := image.Decode(bytes.NewReader(data)); err != nil {
 			l.err = fmt.Errorf("%s: damaged or truncated %s of %d bytes: %w: copy the file again", l.path, format, len(data), err)
@@ -257,6 +276,8 @@ func readBounded(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: no such file: add it or correct the path", path)
 	case err != nil:
 		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file: correct the path", path)
 	case info.Size() > maxImage:
 		return nil, fmt.Errorf("%s: %d bytes, at most %d: make it smaller", path, info.Size(), maxImage)
 	}
