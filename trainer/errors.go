@@ -17,6 +17,16 @@ func (e *InterruptedError) Error() string {
 
 func (e *InterruptedError) Unwrap() error { return e.Cause }
 
+// A RefusedError says that a stage did not begin: its directory holds another
+// run's work, or its settings or data are not those that it began with.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return e.Reason }
+
+func refused(format string, args ...any) error {
+	return &RefusedError{fmt.Sprintf(format, args...)}
+}
+
 // A StoppedError says that a stage gave up by its own rules, such as the error
 // budget. What is trained is saved.
 type StoppedError struct {

@@ -27,7 +27,7 @@ func claim(dir, stage string, resume bool, identity map[string]string) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", stage, err)
 	case !resume:
-		return fmt.Errorf("%s: %s holds a run already: continue it with --resume, or choose another name", stage, dir)
+		return refused("%s: %s holds a run already: continue it with --resume, or choose another name", stage, dir)
 	}
 	return compare(stage, path, began, identity)
 }
@@ -35,13 +35,13 @@ func claim(dir, stage string, resume bool, identity map[string]string) error {
 func compare(stage, path string, began, now map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(now)) {
 		if was, ok := began[key]; !ok || was != now[key] {
-			return fmt.Errorf("%s: %s is %s, but the run began with %s (%s): restore it, or start a new run",
+			return refused("%s: %s is %s, but the run began with %s (%s): restore it, or start a new run",
 				stage, key, show(now[key], true), show(was, ok), path)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(began)) {
 		if _, ok := now[key]; !ok {
-			return fmt.Errorf("%s: %s is not set, but the run began with %s (%s): restore it, or start a new run",
+			return refused("%s: %s is not set, but the run began with %s (%s): restore it, or start a new run",
 				stage, key, began[key], path)
 		}
 	}
