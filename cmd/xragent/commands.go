@@ -84,14 +84,14 @@ func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages 
 		s.notice("run %s is new: there is nothing to resume", cfg.Run.Name)
 	}
 	if instead != nil {
-		return interrupted(instead(s, ctx))
+		return marked(instead(s, ctx))
 	}
 	if err := errors.Join(s.reach(ctx, stages), s.reachQueue(ctx, stages)); err != nil {
 		return err
 	}
 	for _, stage := range stages {
 		if err := s.stage(ctx, stage); err != nil {
-			return interrupted(err)
+			return marked(err)
 		}
 		s.made = false // from here on there is work to keep
 	}
@@ -118,11 +118,15 @@ func (s *session) reachQueue(ctx context.Context, stages []string) error {
 	return nil
 }
 
-// interrupted marks what a signal ended as such.
-func interrupted(err error) error {
+// marked marks what a signal ended as such, and what the user must change.
+func marked(err error) error {
 	var stopped *trainer.InterruptedError
-	if errors.As(err, &stopped) {
+	var refused *trainer.RefusedError
+	switch {
+	case errors.As(err, &stopped):
 		return fmt.Errorf("%w (%w)", errInterrupted, err)
+	case errors.As(err, &refused):
+		return usageError{err}
 	}
 	return err
 }
@@ -179,13 +183,9 @@ func evalCommand() *cobra.Command {
 				if len(*checkpoints) == 0 {
 					return s.stage(ctx, configs.StageEval)
 				}
-				var list []contender
-				for _, spec := range *checkpoints {
-					c, err := s.exported(spec)
-					if err != nil {
-						return err
-					}
-					list = append(list, c)
+				list, err := s.exports(*checkpoints)
+				if err != nil {
+					return err
 				}
 				return s.evaluate(ctx, list)
 			}

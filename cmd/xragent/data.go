@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"xragent/configs"
 	"xragent/dataset"
 	"xragent/dataset/columnar"
 	"xragent/dataset/jsonl"
@@ -49,11 +50,34 @@ func (s *session) dataStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkSplits(d); err != nil {
+		return usageError{err}
+	}
 	if err := s.writeSamples(d); err != nil {
 		return err
 	}
 	s.notice("data %s: %d train, %d validation, %d test, %d out-of-distribution questions", s.cfg.Data.Source,
 		len(d.split(dataset.Train)), len(d.split(dataset.Validation)), len(d.split(dataset.Test)), len(d.split(dataset.OOD)))
+	return nil
+}
+
+// checkSplits finds out now whether a later stage of the pipeline would have no
+// questions.
+func (s *session) checkSplits(d *samples) error {
+	for _, need := range []struct {
+		split  dataset.Split
+		stages []string
+	}{
+		{dataset.Train, []string{configs.StageCorpus, configs.StageSFT, configs.StageGRPO}},
+		{dataset.Validation, []string{configs.StageCorpus, configs.StageSFT}},
+		{dataset.Test, []string{configs.StageEval}},
+	} {
+		i := slices.IndexFunc(need.stages, s.cfg.Has)
+		if i >= 0 && len(d.split(need.split)) == 0 {
+			return fmt.Errorf("data %s: no questions of the split %s, which the stage %s needs: add some, or leave the stage out of stages",
+				s.cfg.Data.Source, need.split, need.stages[i])
+		}
+	}
 	return nil
 }
 

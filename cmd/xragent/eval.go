@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"xragent/dataset"
@@ -197,12 +199,36 @@ func writeTables(w *strings.Builder, rep report, source string) {
 	}
 }
 
-// exported reads a contender from a Hugging Face folder, given as name=DIR or DIR.
-func (s *session) exported(spec string) (contender, error) {
-	name, dir, ok := strings.Cut(spec, "=")
-	if !ok {
-		dir, name = spec, filepath.Base(spec)
+// contenderNames are what a table row and a file may be called.
+var contenderNames = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// exports reads contenders from Hugging Face folders, each given as NAME=DIR or DIR.
+func (s *session) exports(specs []string) ([]contender, error) {
+	var list []contender
+	for _, spec := range specs {
+		name, dir, ok := strings.Cut(spec, "=")
+		if !ok {
+			name, dir = filepath.Base(spec), spec
+		}
+		switch {
+		case dir == "":
+			return nil, usageError{fmt.Errorf("checkpoint %q: want NAME=DIR", spec)}
+		case !contenderNames.MatchString(name):
+			return nil, usageError{fmt.Errorf("checkpoint %s: name %q: want letters, digits, dots, - and _, at most 64, as in a=%s", spec, name, dir)}
+		case slices.ContainsFunc(list, func(c contender) bool { return c.name == name }):
+			return nil, usageError{fmt.Errorf("checkpoint %s: name %q is given twice: give each another, as in b=%s", spec, name, dir)}
+		}
+		c, err := s.exported(name, dir)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
 	}
+	return list, nil
+}
+
+// exported reads a contender from a Hugging Face folder.
+func (s *session) exported(name, dir string) (contender, error) {
 	if s.remote() {
 		return contender{}, usageError{fmt.Errorf("checkpoint %s: with policy.backend remote only a run's own checkpoints are evaluated", dir)}
 	}
