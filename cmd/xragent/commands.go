@@ -13,6 +13,7 @@ import (
 	"xragent/configs"
 	"xragent/dataset/phantom"
 	"xragent/internal/bus"
+	"xragent/rollout/queue"
 	"xragent/trainer"
 )
 
@@ -243,6 +244,12 @@ func workerCommand() *cobra.Command {
 		if name == "" {
 			name = fmt.Sprintf("worker-%d", os.Getpid())
 		}
+		if err := queue.CheckWorker(name); err != nil {
+			return usageError{err}
+		}
+		if slots < 0 {
+			return usageError{fmt.Errorf("--slots %d: want 1 or more, or 0 for the run's", slots)}
+		}
 		return asGuest(cmd, f, func(ctx context.Context, g *guest) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s joined run %s\n", name, f.run)
 			return g.work(ctx, name, server, slots, quietLog())
@@ -259,6 +266,9 @@ func toolsCommand() *cobra.Command {
 	f.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return asGuest(cmd, f, func(ctx context.Context, g *guest) error {
+			if g.cfg.Queue.Tools != "nats" {
+				return usageError{fmt.Errorf("run %s computes its tools in its workers: start it with --set queue.tools=nats", f.run)}
+			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "tools of run %s are served\n", f.run)
 			return g.serveTools(ctx)
 		})

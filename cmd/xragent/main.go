@@ -32,7 +32,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	root := rootCommand()
 	started := false
-	prepare(root, &started)
+	guard(root, &started)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -52,9 +52,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return exitFailure
 }
 
-// prepare has every command below c set started when it starts, after its
+// guard has every command below c set started when it starts, after its
 // arguments were accepted, and has a group of commands refuse one it lacks.
-func prepare(c *cobra.Command, started *bool) {
+func guard(c *cobra.Command, started *bool) {
 	if run := c.RunE; run != nil {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			*started = true
@@ -64,7 +64,7 @@ func prepare(c *cobra.Command, started *bool) {
 		c.RunE = chooseCommand
 	}
 	for _, sub := range c.Commands() {
-		prepare(sub, started)
+		guard(sub, started)
 	}
 }
 

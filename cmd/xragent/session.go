@@ -103,7 +103,7 @@ func (s *session) claim() error {
 		return usageError{err}
 	}
 	if s.lock, err = bus.LockDir(s.dir); err != nil {
-		return usageError{fmt.Errorf("run %s: %w: choose where runs live with --set run.dir=…, another name with --set run.name=…", s.cfg.Run.Name, err)}
+		return usageError{fmt.Errorf("run %s: %w (--set run.dir=…, --set run.name=…)", s.cfg.Run.Name, err)}
 	}
 	path := s.path("config.yaml")
 	began, err := os.ReadFile(path)

@@ -302,7 +302,7 @@ func LockDir(dir string) (*os.File, error) {
 	}
 	if err := flock(f); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("directory %s is in use by another process; stop it, or use another directory", dir)
+		return nil, fmt.Errorf("directory %s is in use by another process: stop it, or use another directory", dir)
 	}
 	return f, nil
 }

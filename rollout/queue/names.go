@@ -33,7 +33,8 @@ func CheckRun(name string) error {
 	return nil
 }
 
-func checkWorker(name string) error {
+// CheckWorker reports why name cannot name a worker on the wire.
+func CheckWorker(name string) error {
 	if name == "" || len(name) > maxRunName || strings.IndexFunc(name, notNameRune) >= 0 {
 		return fmt.Errorf("worker name %.80q: want 1 to %d letters, digits, - and _", name, maxRunName)
 	}

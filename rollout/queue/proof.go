@@ -60,7 +60,7 @@ func (q *Queue) answerProofs(context.Context) error {
 func (q *Queue) judge(data []byte) *queuepb.ProofReply {
 	p, err := decodeProof(data)
 	if err == nil {
-		err = checkWorker(p.Worker)
+		err = CheckWorker(p.Worker)
 	}
 	if err == nil {
 		err = q.admit(p)

@@ -67,7 +67,7 @@ const (
 // there, when the coordinator refuses it for good, and when the server stays
 // silent for longer than o.Patience.
 func RunWorker(ctx context.Context, js jetstream.JetStream, o WorkerOptions, engine Engine) error {
-	if err := errors.Join(CheckRun(o.Run), checkWorker(o.Name)); err != nil {
+	if err := errors.Join(CheckRun(o.Run), CheckWorker(o.Name)); err != nil {
 		return err
 	}
 	w := &worker{js: js, opts: o.withDefaults(), engine: engine}
