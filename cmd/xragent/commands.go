@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"xragent/configs"
@@ -110,8 +111,12 @@ func (s *session) reachQueue(ctx context.Context, stages []string) error {
 		if err != nil {
 			return usageError{err}
 		}
-		bus.Close(nc)
-		return nil
+		defer bus.Close(nc)
+		js, err := jetstream.New(nc)
+		if err == nil {
+			_, err = s.checkOwner(ctx, js)
+		}
+		return err
 	}
 	if err := bus.CheckListen(bus.Options{Listen: s.cfg.Queue.Listen, Token: os.Getenv("XRAGENT_TOKEN")}); err != nil {
 		return usageError{err}

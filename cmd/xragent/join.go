@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 
 // A runInfo is what another process needs to join a run.
 type runInfo struct {
+	Folder    string `json:"folder"`    // id of the run's folder, of which there is one
 	Blobs     string `json:"blobs"`     // base URL of the blob server
 	Config    string `json:"config"`    // the resolved configuration
 	Tokenizer string `json:"tokenizer"` // sha256 of tokenizer.json, a blob
@@ -35,11 +37,15 @@ func (s *session) publishRunInfo(ctx context.Context, js jetstream.JetStream) er
 	if err != nil {
 		return err
 	}
+	folder, err := s.checkOwner(ctx, js)
+	if err != nil {
+		return err
+	}
 	tokenizer, err := s.blobs.Put(ctx, s.codec.JSON())
 	if err != nil {
 		return err
 	}
-	info := runInfo{Config: string(text), Tokenizer: tokenizer, Images: s.images.Hash()}
+	info := runInfo{Folder: folder, Config: string(text), Tokenizer: tokenizer, Images: s.images.Hash()}
 	if s.web != nil {
 		info.Blobs = s.web.URL
 	}
@@ -48,6 +54,37 @@ func (s *session) publishRunInfo(ctx context.Context, js jetstream.JetStream) er
 		return err
 	}
 	return queue.PutRunInfo(ctx, js, s.cfg.Run.Name, doc)
+}
+
+// checkOwner refuses a server on which another folder's run has this name: the
+// two would take each other's tasks and trajectories. It returns this folder's id.
+func (s *session) checkOwner(ctx context.Context, js jetstream.JetStream) (string, error) {
+	folder, err := s.folderID()
+	if err != nil {
+		return "", err
+	}
+	doc, err := queue.GetRunInfo(ctx, js, s.cfg.Run.Name)
+	if errors.Is(err, queue.ErrNoRun) {
+		return folder, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var there runInfo
+	if err := json.Unmarshal(doc, &there); err != nil || there.Folder != folder {
+		return "", usageError{fmt.Errorf("run %s: this NATS server holds a run of that name from another folder than %s: choose another name with --set run.name=…, or another server", s.cfg.Run.Name, s.dir)}
+	}
+	return folder, nil
+}
+
+// folderID returns what tells this run's folder from every other one.
+func (s *session) folderID() (string, error) {
+	path := s.path("folder-id")
+	if id, err := os.ReadFile(path); err == nil {
+		return string(id), nil
+	}
+	id := rand.Text()
+	return id, writeFile(path, []byte(id))
 }
 
 // A guest is this process as part of another process's run.
