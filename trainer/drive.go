@@ -185,6 +185,9 @@ func (g *grpo) restore(ctx context.Context) (coordinator.Started, error) {
 	}
 	g.step, g.resumed = c.Step, c.Step
 	started := coordinator.Started{Trained: c.Step}
+	if err := checkLedger(g.deps.Dir, c.Step); err != nil {
+		return started, err
+	}
 	g.ledger, err = openLedger(g.deps.Dir, g.deps.at, g.deps.Notice, func(e Entry) error {
 		if h, ok := g.recall(e); ok {
 			started.Held = append(started.Held, h)

@@ -504,6 +504,43 @@ func TestTornLedgerIsCut(t *testing.T) {
 	}
 }
 
+func TestShortLedgerIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := checkLedger(dir, 0); err != nil {
+		t.Errorf("a stage that begins: %v", err)
+	}
+	l, err := openLedger(dir, nil, func(string) {}, func(Entry) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	for step := 1; step <= 2; step++ {
+		if err := errors.Join(l.add(Entry{Decision: &Decision{Kind: "train", Step: step}}), l.commit()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := checkLedger(dir, 2); err != nil {
+		t.Errorf("a whole ledger: %v", err)
+	}
+	path := filepath.Join(dir, ledgerName)
+	whole, _ := os.ReadFile(path)
+	for name, data := range map[string][]byte{"cut": whole[:len(whole)-1], "empty": {}, "length damaged": append([]byte{255, 255, 255, 255}, whole[4:]...)} {
+		os.WriteFile(path, data, 0o644)
+		if err := checkLedger(dir, 2); err == nil || !strings.Contains(err.Error(), "the checkpoint is of step 2: restore it from a copy") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, _ := os.ReadFile(path); !bytes.Equal(left, data) {
+			t.Errorf("%s: the file was changed", name)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkLedger(dir, 2); err == nil || !strings.Contains(err.Error(), "ends at step 0") {
+		t.Errorf("gone: %v", err)
+	}
+}
+
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 7})

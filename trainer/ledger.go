@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -207,6 +208,27 @@ func entriesOf(path string, each func(Entry) error) func([]byte, int64) error {
 		}
 		return nil
 	}
+}
+
+// checkLedger reports a ledger that lacks a step which a checkpoint holds. It
+// comes before openLedger, which would cut off what it takes for torn: a ledger
+// that lost its end to more than a crash must not be cut and gone on with.
+func checkLedger(dir string, step int) error {
+	trained := 0
+	err := ReadLedger(dir, func(e Entry) error {
+		if e.Decision != nil && e.Decision.Kind == "train" {
+			trained = max(trained, e.Decision.Step)
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil && trained < step {
+		err = fmt.Errorf("ledger %s: it ends at step %d, the checkpoint is of step %d: restore it from a copy, or start a new run",
+			filepath.Join(dir, ledgerName), trained, step)
+	}
+	return err
 }
 
 // ReadLedger gives every entry of a stage's ledger to each, oldest first. It
