@@ -60,8 +60,8 @@ func (s *session) publishRunInfo(ctx context.Context, js jetstream.JetStream) er
 // two would take each other's tasks and trajectories. It returns this folder's id.
 func (s *session) checkOwner(ctx context.Context, js jetstream.JetStream) (string, error) {
 	folder, err := s.folderID()
-	if err != nil {
-		return "", err
+	if err != nil || s.cfg.Queue.URL == "" { // the embedded server is the folder's own
+		return folder, err
 	}
 	doc, err := queue.GetRunInfo(ctx, js, s.cfg.Run.Name)
 	if errors.Is(err, queue.ErrNoRun) {
@@ -71,7 +71,7 @@ func (s *session) checkOwner(ctx context.Context, js jetstream.JetStream) (strin
 		return "", err
 	}
 	var there runInfo
-	if err := json.Unmarshal(doc, &there); err != nil || there.Folder != folder {
+	if err := json.Unmarshal(doc, &there); err != nil || there.Folder != "" && there.Folder != folder {
 		return "", usageError{fmt.Errorf("run %s: this NATS server holds a run of that name from another folder than %s: choose another name with --set run.name=…, or another server", s.cfg.Run.Name, s.dir)}
 	}
 	return folder, nil

@@ -15,7 +15,7 @@ func TestOneFolderOwnsARunsNameOnAServer(t *testing.T) {
 	js := bustest.JetStream(t, nc)
 	open := func(dir string) *session {
 		s := &session{dir: dir, log: io.Discard}
-		s.cfg.Run.Name = "one"
+		s.cfg.Run.Name, s.cfg.Queue.URL = "one", "nats://elsewhere"
 		var err error
 		if s.codec, err = newCodec(t.Context(), s.cfg.Policy); err != nil {
 			t.Fatal(err)
@@ -34,5 +34,10 @@ func TestOneFolderOwnsARunsNameOnAServer(t *testing.T) {
 	err := open(t.TempDir()).publishRunInfo(t.Context(), js)
 	if bad := new(usageError); !errors.As(err, bad) || !strings.Contains(err.Error(), "choose another name") {
 		t.Errorf("a second folder: %v", err)
+	}
+	own := open(t.TempDir())
+	own.cfg.Queue.URL = ""
+	if err := own.publishRunInfo(t.Context(), js); err != nil {
+		t.Errorf("the embedded server: %v", err)
 	}
 }
