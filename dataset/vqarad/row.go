@@ -68,7 +68,7 @@ func readRows(dir string, schema Schema) ([]row, string, error) {
 // parse reads one file; official is 1 for the official test file.
 func parse(data []byte, official int) ([]row, error) {
 	var rows []row
-	if err := json.Unmarshal(data, &rows); err != nil {
+	if err := json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &rows); err != nil {
 		return nil, fmt.Errorf("not a JSON list of questions: %w", err)
 	}
 	for i := range rows {

@@ -205,6 +205,13 @@ func checkReal(t *testing.T, schema Schema, set *Set, rows int) {
 	t.Logf("%s: %v, kinds %v, notice %q", schema, set.Manifest.Counts, kinds, set.Notice)
 }
 
+func TestParseSkipsByteOrderMark(t *testing.T) {
+	rows, err := parse([]byte("\ufeff["+question(1, "a.jpg", `"yes"`)+"]"), 0)
+	if err != nil || len(rows) != 1 {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("[" + question(1, "a.jpg", `"yes"`) + "]"))
 	f.Add([]byte(`[{"qid":"x","answer":1e999}]`))
