@@ -40,7 +40,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errInterrupted) || ctx.Err() != nil:
+	case errors.Is(err, errInterrupted) || ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintf(stderr, "xragent: %v\n", errInterrupted)
 		return exitInterrupted
 	}
