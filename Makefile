@@ -26,7 +26,7 @@ vet:         ## go vet
 lint:        ## golangci-lint, where it is installed
 	golangci-lint run
 
-integration: ## What needs Debian's packages: a live run scraped by Prometheus, every dashboard expression asked
+integration: ## The built program under kills, with external workers, and scraped by Debian's Prometheus
 	scripts/integration.sh
 
 bench:       ## Benchmarks, as ratios within one run

@@ -23,7 +23,7 @@ import (
 	"xragent/web"
 )
 
-// A Run is one pipeline: data → corpus → pretrain → sft → grpo → export → eval.
+// A Run is one pipeline: data → corpus → (pretrain) → sft → grpo → export → eval.
 type Run struct {
 	Run    General            `yaml:"run"`
 	Stages []string           `yaml:"stages"`
@@ -85,9 +85,10 @@ type Policy struct {
 
 // Embedded configures the small Qwen3-VL of this program.
 type Embedded struct {
-	Threads     int `yaml:"threads"`      // 0: one a core
-	MicroTokens int `yaml:"micro_tokens"` // tokens of a training micro-batch
-	MaxBatch    int `yaml:"max_batch"`    // sequences decoded together
+	Base        string `yaml:"base"`         // small: the built-in pre-trained weights; none: random ones
+	Threads     int    `yaml:"threads"`      // 0: one a core
+	MicroTokens int    `yaml:"micro_tokens"` // tokens of a training micro-batch
+	MaxBatch    int    `yaml:"max_batch"`    // sequences decoded together
 }
 
 // Remote configures a GPU learner and its inference servers.
@@ -99,20 +100,23 @@ type Remote struct {
 	LoRARank  int      `yaml:"lora_rank"` // the learner's; 0: all weights
 }
 
-// Pretrain is the curriculum of text-only drills that a policy without
-// pre-training goes through before SFT (docs/adr/0005).
+// Pretrain is the curriculum of drills that a policy without pre-training goes
+// through before SFT (docs/adr/0005).
 type Pretrain struct {
+	Films  int               `yaml:"films"` // made for the phase see
 	Repeat trainer.SFTConfig `yaml:"repeat"`
 	Lookup trainer.SFTConfig `yaml:"lookup"`
+	See    trainer.SFTConfig `yaml:"see"`
 }
 
 func defaultPretrain() Pretrain {
 	c := trainer.DefaultSFT()
-	c.BatchTokens, c.EvalEvery, c.CheckpointEvery, c.Patience = 2048, 50, 100, 2
-	c.Optimizer.LR, c.Optimizer.Decay = 1.5e-3, "constant"
-	p := Pretrain{c, c}
-	p.Repeat.MaxSteps, p.Repeat.MinDelta = 400, 0.05
-	p.Lookup.MaxSteps, p.Lookup.MinDelta = 300, 0.02
+	c.BatchTokens, c.EvalEvery, c.CheckpointEvery, c.Patience = 2048, 100, 200, 0
+	c.Optimizer.LR = 1e-3
+	p := Pretrain{Films: 3000, Repeat: c, Lookup: c, See: c}
+	p.Repeat.MaxSteps, p.Repeat.Optimizer.Decay = 500, "constant"
+	p.Lookup.MaxSteps, p.Lookup.Optimizer.Decay = 300, "constant"
+	p.See.MaxSteps = 600
 	return p
 }
 
@@ -135,11 +139,11 @@ type Export struct {
 func Default() Run {
 	return Run{
 		Run:    General{Dir: "runs", Seed: 1},
-		Stages: slices.Clone(Stages),
+		Stages: slices.DeleteFunc(slices.Clone(Stages), func(s string) bool { return s == StagePre }),
 		Data: Data{Source: "phantom", VQARAD: VQARAD{Schema: "public"},
 			Phantom: phantom.Config{Train: 1000, Validation: 100, Test: 400, OOD: 0}},
 		Corpus: radcot.Default(),
-		Policy: Policy{Backend: "embedded", Embedded: Embedded{MicroTokens: 2048, MaxBatch: 64}},
+		Policy: Policy{Backend: "embedded", Embedded: Embedded{Base: "small", MicroTokens: 2048, MaxBatch: 64}},
 		Pre:    defaultPretrain(),
 		SFT:    trainer.DefaultSFT(),
 		GRPO:   trainer.DefaultGRPO(),
@@ -174,8 +178,8 @@ func (r Run) validate(path string, given []string) error {
 	}
 	section("run", r.Run.validate())
 	section("stages", validateStages(r.Stages))
-	if r.Policy.Backend == "remote" && r.Has(StagePre) {
-		section("stages", fmt.Errorf("pretrain has no effect with policy.backend remote, whose model is pre-trained: remove it"))
+	if r.Has(StagePre) && (r.Policy.Backend == "remote" || r.Policy.Embedded.Base != "none") {
+		section("stages", fmt.Errorf("pretrain is for a policy that begins from nothing: leave it out, or set policy.backend embedded and policy.embedded.base none"))
 	}
 	section("data", r.Data.validate())
 	section("policy", r.Policy.validate())
@@ -184,6 +188,8 @@ func (r Run) validate(path string, given []string) error {
 	section("corpus", r.Corpus.Validate())
 	section("pretrain.repeat", r.Pre.Repeat.Validate())
 	section("pretrain.lookup", r.Pre.Lookup.Validate())
+	section("pretrain.see", r.Pre.See.Validate())
+	section("pretrain", r.Pre.validate())
 	section("sft", r.SFT.Validate())
 	section("grpo", r.GRPO.Validate())
 	section("reward", r.Reward.Validate())
@@ -230,6 +236,13 @@ func validateStages(stages []string) error {
 	return nil
 }
 
+func (p Pretrain) validate() error {
+	if p.Films < 20 {
+		return fmt.Errorf("films = %d: want at least 20", p.Films)
+	}
+	return nil
+}
+
 func (d Data) validate() error {
 	switch d.Source {
 	case "phantom":
@@ -259,6 +272,8 @@ func (p Policy) validate() error {
 
 func (e Embedded) validate() error {
 	switch {
+	case e.Base != "small" && e.Base != "none":
+		return fmt.Errorf("embedded.base = %q: want small, the built-in pre-trained weights, or none", e.Base)
 	case e.Threads < 0:
 		return fmt.Errorf("embedded.threads = %d: want 0 (one a core) or more", e.Threads)
 	case e.MicroTokens < 256:

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"xragent/chat"
 	"xragent/dataset"
 	"xragent/dataset/phantom"
 	"xragent/rollout"
@@ -22,6 +23,7 @@ type Drill string
 const (
 	Repeat Drill = "repeat" // say random ids once more
 	Lookup Drill = "lookup" // letters of options, measurements, tool responses; one in five a repeat
+	See    Drill = "see"    // what the coarse view of a film shows; see [Caption]
 )
 
 // DrillDeps is what drills are made from.
@@ -56,6 +58,18 @@ func Drills(kind Drill, seed uint64, n int, d DrillDeps) ([]batch.Row, error) {
 		}
 	}
 	return rows, nil
+}
+
+// Caption is a row that says what the coarse view of a film shows, in the form
+// of turn 1. use is the film as the image processor sees it.
+func Caption(id string, img dataset.Image, coarse []string, use rollout.ImageUse, merge int, d DrillDeps) (batch.Row, error) {
+	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen?", Images: []dataset.Image{img}}
+	ids, err := chat.Expand(d.Codec.Triage(prompt, nil), []int{use.PadTokens(merge)}, d.Codec.ImagePad())
+	if err != nil {
+		return batch.Row{}, fmt.Errorf("%s: %w", id, err)
+	}
+	said := append(d.Codec.Encode("<assess>"+strings.Join(coarse, ", ")+"</assess>"), d.Codec.EndOfTurn())
+	return batch.FromSegments(id, []batch.Segment{{IDs: ids}, {IDs: said, Loss: true}}, []rollout.ImageUse{use}), nil
 }
 
 type driller struct {

@@ -21,7 +21,8 @@ const validationShare = 0.1
 // corpusStage builds the Rad-CoT corpus from the train split and a smaller one
 // from the validation split, by which SFT knows when to stop.
 func (s *session) corpusStage(ctx context.Context) error {
-	if exists(s.path("corpus", "manifest.json")) {
+	if exists(s.path("corpus", "manifest.json")) && exists(s.path("corpus", "train.jsonl")) && exists(s.path("corpus", "validate.jsonl")) {
+		s.notice("corpus: %s is there already", s.path("corpus"))
 		return nil
 	}
 	d, err := s.load(ctx)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"xragent/chat"
+	"xragent/internal/blobs"
 	"xragent/internal/simd"
 	"xragent/policy/embedded"
 	"xragent/rollout"
@@ -36,10 +37,18 @@ func smallModel(c *chat.Codec) embedded.Config {
 
 func (s *session) model() embedded.Config { return smallModel(s.codec) }
 
-// untrained returns the weights that the run begins with.
-func (s *session) untrained() *embedded.Weights {
-	return embedded.Init(s.model(), s.seed("weights", 0))
+// firstWeights are the weights that the run begins with: the built-in base, or
+// random ones.
+func (s *session) firstWeights() (*embedded.Weights, error) {
+	if s.cfg.Policy.Embedded.Base == "none" {
+		return embedded.Init(s.model(), s.seed("weights", 0)), nil
+	}
+	w, _, err := embedded.Base(s.model(), blobs.Digest(s.codec.JSON()))
+	return w, err
 }
+
+// untrained returns a copy of the weights that the run begins with.
+func (s *session) untrained() *embedded.Weights { return s.begin.Clone() }
 
 // A trainee is a learner that holds the weights that a stage begins with.
 type trainee struct {

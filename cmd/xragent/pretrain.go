@@ -6,12 +6,18 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"xragent/configs"
 	"xragent/dataset"
+	"xragent/dataset/phantom"
 	"xragent/internal/blobs"
 	"xragent/radcot"
 	"xragent/trainer"
+	"xragent/trainer/batch"
 )
 
 // A phase is one part of pre-training; its folder in the run is its name.
@@ -25,10 +31,14 @@ func (p phase) name() string { return phaseName(p.drill) }
 
 func phaseName(d radcot.Drill) string { return configs.StagePre + "-" + string(d) }
 
-const validationDrills = 100
+const (
+	validationDrills = 100
+	lookupsPerFilm   = 0.25 // look-ups among the captions, so that they are not forgotten
+)
 
 func (s *session) phases() []phase {
-	return []phase{{radcot.Repeat, s.cfg.Pre.Repeat, 20000}, {radcot.Lookup, s.cfg.Pre.Lookup, 8000}}
+	pre := s.cfg.Pre
+	return []phase{{radcot.Repeat, pre.Repeat, 20000}, {radcot.Lookup, pre.Lookup, 8000}, {radcot.See, pre.See, pre.Films}}
 }
 
 // pretrainStage takes the untrained policy through the drills.
@@ -52,11 +62,11 @@ func (s *session) pretrainStage(ctx context.Context) error {
 }
 
 func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, from *trainer.Checkpoint) error {
-	train, err := radcot.Drills(p.drill, s.seed(p.name(), 0), p.rows, deps)
+	train, err := s.drills(ctx, p.drill, p.name(), p.rows, deps)
 	if err != nil {
 		return err
 	}
-	validate, err := radcot.Drills(p.drill, s.seed(p.name()+" validation", 0), validationDrills, deps)
+	validate, err := s.drills(ctx, p.drill, p.name()+" validation", validationDrills, deps)
 	if err != nil {
 		return err
 	}
@@ -68,7 +78,8 @@ func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, fro
 	cfg.Seed = s.seed(p.name(), cfg.Seed)
 	res, err := trainer.RunSFT(ctx, cfg, trainer.SFTDeps{
 		Stage: p.name(), Learner: l, Train: train, Validation: validate, Dir: s.path(p.name()), Resume: s.resume,
-		Digests: map[string]string{"weights": l.start, "tokenizer": blobs.Digest(s.codec.JSON()), "options": blobs.Digest(fmt.Append(nil, deps.Options))},
+		Digests: map[string]string{"weights": l.start, "tokenizer": blobs.Digest(s.codec.JSON()), "options": blobs.Digest(fmt.Append(nil, deps.Options)),
+			"generator": phantom.Hash(), "rows": fmt.Sprint(p.rows)},
 		Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
 	})
 	if err != nil {
@@ -76,6 +87,79 @@ func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, fro
 	}
 	s.notice("%s: %d steps, best validation loss %.4f at step %d", p.name(), res.Steps, res.BestLoss, res.BestStep)
 	return nil
+}
+
+// drills makes the rows of one kind from the seed of that name.
+func (s *session) drills(ctx context.Context, kind radcot.Drill, name string, n int, deps radcot.DrillDeps) ([]batch.Row, error) {
+	seed := s.seed(name, 0)
+	if kind != radcot.See {
+		return radcot.Drills(kind, seed, n, deps)
+	}
+	films, err := s.captions(ctx, name, seed, n, deps)
+	if err != nil {
+		return nil, err
+	}
+	lookups, err := radcot.Drills(radcot.Lookup, seed, int(lookupsPerFilm*float64(n)), deps)
+	return append(films, lookups...), err
+}
+
+// captions makes n films with what their coarse view shows. Films with a
+// finding are preferred, since most phantoms show none that is large.
+func (s *session) captions(ctx context.Context, name string, seed uint64, n int, deps radcot.DrillDeps) ([]batch.Row, error) {
+	cfg := phantom.Config{Seed: seed, Train: 20 * n}
+	var chosen []int
+	for i := 0; len(chosen) < n && i < cfg.Train; i++ {
+		if worthSeeing(phantom.Describe(cfg, i).Truth.Coarse, i) {
+			chosen = append(chosen, i)
+		}
+	}
+	rows := make([]batch.Row, len(chosen))
+	bar := newProgress(s.log, "films "+name)
+	var mu sync.Mutex
+	done := 0
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(s.cfg.Policy.Embedded.ResolvedThreads())
+	for k, i := range chosen {
+		group.Go(func() (err error) {
+			if rows[k], err = s.caption(ctx, phantom.Generate(cfg, i), deps); err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			done++
+			bar.at(done, len(chosen))
+			return ctx.Err()
+		})
+	}
+	return rows, group.Wait()
+}
+
+// worthSeeing keeps films with a large finding, and one in eight of the others.
+func worthSeeing(coarse []string, i int) bool {
+	for _, c := range coarse {
+		for _, sign := range []string{"opaque", "edge free", "nodule", "small", "tube", "object"} {
+			if strings.Contains(c, sign) && !strings.HasPrefix(c, "heart") {
+				return true
+			}
+		}
+	}
+	return i%8 == 0
+}
+
+func (s *session) caption(ctx context.Context, study phantom.Study, deps radcot.DrillDeps) (batch.Row, error) {
+	png, err := study.EncodePNG()
+	if err != nil {
+		return batch.Row{}, err
+	}
+	sha, err := s.blobs.Put(ctx, png)
+	if err != nil {
+		return batch.Row{}, err
+	}
+	use, err := s.images.Use(png, sha)
+	if err != nil {
+		return batch.Row{}, err
+	}
+	return radcot.Caption("see-"+study.ID, dataset.Image{SHA256: sha}, study.Truth.Coarse, use, s.images.Merge, deps)
 }
 
 // drillDeps draws option texts from the training questions.
@@ -97,7 +181,7 @@ var commonOptions = []string{"right", "left", "both sides", "neither side", "can
 
 // pretrained returns the last checkpoint of pre-training; nil in a run without it.
 func (s *session) pretrained() (*trainer.Checkpoint, error) {
-	last := s.path(phaseName(radcot.Lookup))
+	last := s.path(phaseName(radcot.See))
 	if !s.cfg.Has(configs.StagePre) && !exists(last) {
 		return nil, nil
 	}

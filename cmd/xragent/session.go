@@ -16,6 +16,7 @@ import (
 	"xragent/dataset/phantom"
 	"xragent/internal/blobs"
 	"xragent/internal/bus"
+	"xragent/policy/embedded"
 	"xragent/toolserver"
 	"xragent/web"
 )
@@ -34,7 +35,8 @@ type session struct {
 	tools   *toolserver.Server
 	metrics *web.Metrics
 	web     *web.Server
-	data    *samples // nil until loaded
+	data    *samples          // nil until loaded
+	begin   *embedded.Weights // that the embedded policy begins with; nil for a remote one
 
 	lock *os.File // held while this process works on the run
 	made bool     // by this process, and no stage has ended yet
@@ -63,6 +65,11 @@ func (s *session) start() (err error) {
 	}
 	if s.tools, err = newTools(s.cfg, s.metrics); err != nil {
 		return err
+	}
+	if !s.remote() {
+		if s.begin, err = s.firstWeights(); err != nil {
+			return usageError{err}
+		}
 	}
 	if s.cfg.Web.Listen == "" {
 		return nil

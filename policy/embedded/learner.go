@@ -331,7 +331,7 @@ type pictureCache struct {
 	floats   int
 }
 
-const pictureCacheFloats = 32 << 20 // 128 MiB
+const pictureCacheFloats = 256 << 20 // 1 GiB: some 2,700 films, which would cost 5 ms each to read again
 
 func (c *pictureCache) get(digest string) (picture, bool) {
 	p, ok := c.pictures[digest]

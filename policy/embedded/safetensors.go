@@ -101,18 +101,38 @@ func mismatch(wrong []string) error {
 
 // encodeSafetensors writes ts as F32 in name order.
 func encodeSafetensors(ts []Tensor) []byte {
+	return encodeTensors(ts, "F32", 4, func(b []byte, x float32) []byte {
+		return binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+	})
+}
+
+// SafetensorsBF16 returns w as a safetensors file of bfloat16, each number
+// rounded to the nearest, ties to even. Numbers that are not finite panic: such
+// weights are never kept.
+func (w *Weights) SafetensorsBF16() []byte {
+	return encodeTensors(w.tensors, "BF16", 2, func(b []byte, x float32) []byte {
+		if x-x != 0 {
+			panic(fmt.Sprintf("embedded: weight %v cannot be stored", x))
+		}
+		bits := math.Float32bits(x)
+		return binary.LittleEndian.AppendUint16(b, uint16((bits+0x7fff+bits>>16&1)>>16))
+	})
+}
+
+// encodeTensors writes ts in name order, each number by put as size bytes.
+func encodeTensors(ts []Tensor, dtype string, size int64, put func([]byte, float32) []byte) []byte {
 	var header bytes.Buffer
 	header.WriteString(`{"__metadata__":{"format":"pt"}`)
 	sorted := sortedByName(ts)
 	offset := int64(0)
 	for _, t := range sorted {
-		size := int64(4 * len(t.Data))
-		meta, err := json.Marshal(entry{"F32", t.Shape, [2]int64{offset, offset + size}})
+		end := offset + size*int64(len(t.Data))
+		meta, err := json.Marshal(entry{dtype, t.Shape, [2]int64{offset, end}})
 		if err != nil {
 			panic(err) // integers always encode
 		}
 		fmt.Fprintf(&header, ",%q:%s", t.Name, meta)
-		offset += size
+		offset = end
 	}
 	header.WriteByte('}')
 	for header.Len()%8 != 0 {
@@ -123,7 +143,7 @@ func encodeSafetensors(ts []Tensor) []byte {
 	out = append(out, header.Bytes()...)
 	for _, t := range sorted {
 		for _, x := range t.Data {
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(x))
+			out = put(out, x)
 		}
 	}
 	return out

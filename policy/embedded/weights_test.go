@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -220,5 +221,24 @@ func TestExportHF(t *testing.T) {
 	}
 	if generation, err := os.ReadFile(filepath.Join(dir, "generation_config.json")); err != nil || !bytes.Contains(generation, []byte(`"eos_token_id"`)) {
 		t.Errorf("generation_config.json: %s, %v", generation, err)
+	}
+}
+
+// What is stored as bfloat16 reads back as the nearest one, and then is exact.
+func TestBFloat16RoundTrip(t *testing.T) {
+	cfg := Small(300)
+	w := Init(cfg, 3)
+	back, err := ReadWeights(cfg, "bf16", w.SafetensorsBF16())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range w.slab {
+		if got := back.slab[i]; math.Abs(float64(got-x)) > math.Abs(float64(x))/256 {
+			t.Fatalf("number %d is %v, was %v: further than half a unit of 8 bits", i, got, x)
+		}
+	}
+	again, err := ReadWeights(cfg, "bf16", back.SafetensorsBF16())
+	if err != nil || again.Digest() != back.Digest() {
+		t.Errorf("a second round changed the weights (%v)", err)
 	}
 }
