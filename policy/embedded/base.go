@@ -14,14 +14,14 @@ var baseRecord []byte
 
 // A BaseRecord says how the built-in base was made.
 type BaseRecord struct {
-	Command   string `json:"command"`   // that makes it again
-	Generator string `json:"generator"` // hash of the phantom generator that its films came from
-	Tokenizer string `json:"tokenizer"` // sha256 of tokenizer.json
-	Kernels   string `json:"kernels"`
+	Command   string      `json:"command"`   // that makes it again
+	Generator string      `json:"generator"` // hash of the phantom generator that its films came from
+	Tokenizer string      `json:"tokenizer"` // sha256 of tokenizer.json
+	Kernels   string      `json:"kernels"`
 	Phases    []BasePhase `json:"phases"`
-	Data    string `json:"data"`
-	Licence string `json:"licence"`
-	SHA256  string `json:"sha256"` // of the tensors, as Weights.Digest has it
+	Data      string      `json:"data"`
+	Licence   string      `json:"licence"`
+	SHA256    string      `json:"sha256"` // of the tensors, as Weights.Digest has it
 }
 
 // A BasePhase is one part of the base's pre-training.
