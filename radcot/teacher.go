@@ -112,12 +112,11 @@ func (l lesson) letter() string {
 }
 
 // withLetter names an option by its words and its letter, so that the letter is
-// looked up beside the words and only repeated in the answer.
+// looked up at the words and only repeated in the answer. Nothing stands
+// between the two: a small policy finds the option by the id that it has just
+// written, and did not learn to from behind a bracket.
 func withLetter(words, letter string) string {
-	if letter == "" {
-		return words
-	}
-	return words + " (" + letter + ")"
+	return strings.TrimSpace(words + " " + letter)
 }
 
 // observations tells what the calls returned, shortened; several crops are
