@@ -31,7 +31,7 @@ func broker(t testing.TB, payload int32) func() *nats.Conn {
 	}
 	ns.Start()
 	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
-	if !ns.ReadyForConnections(10 * time.Second) {
+	if !ns.ReadyForConnections(time.Minute) {
 		t.Fatal("the NATS server did not start")
 	}
 	return func() *nats.Conn {
@@ -59,7 +59,7 @@ func listen(t testing.TB, nc *nats.Conn, s *Server) {
 
 func client(t testing.TB, nc *nats.Conn) *Client {
 	t.Helper()
-	c, err := NewClient(context.Background(), nc, 30*time.Second)
+	c, err := NewClient(context.Background(), nc, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestClientIsTheServer(t *testing.T) {
 
 func TestNoServer(t *testing.T) {
 	connect := broker(t, 1<<20)
-	_, err := NewClient(context.Background(), connect(), time.Second)
+	_, err := NewClient(context.Background(), connect(), time.Minute)
 	if !errors.Is(err, nats.ErrNoResponders) || !strings.Contains(err.Error(), "tool.schemas") || !strings.Contains(err.Error(), "xragent tools") {
 		t.Errorf("error %v, want one that names the subject and the remedy", err)
 	}
@@ -222,7 +222,7 @@ func TestServiceTellsItsSchemasAndStats(t *testing.T) {
 
 func ask(t *testing.T, nc *nats.Conn, subject string, out any) {
 	t.Helper()
-	msg, err := nc.Request(subject, nil, 5*time.Second)
+	msg, err := nc.Request(subject, nil, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"images":[{"sha256":"zz","file":"AAAA"}]}`))
 	f.Add([]byte(`[]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		msg, err := nc.Request("tool.roi_crop", data, 10*time.Second)
+		msg, err := nc.Request("tool.roi_crop", data, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ func testConfig() GRPOConfig {
 	c := DefaultGRPO()
 	c.Steps, c.Prompts, c.GroupSize, c.CheckpointEvery, c.Seed = 6, 3, 3, 2, 7
 	c.DynamicSampling, c.MaxReplacements, c.MaxAttempts, c.ErrorBudget = true, 3, 50, 1000
-	c.StallSeconds = 5
+	c.StallSeconds = 120
 	return c
 }
 

@@ -95,7 +95,7 @@ func startOverQueue(t *testing.T, js jetstream.JetStream, dir, name string, work
 	}
 	d.KillAt(life)
 	c := trainer.TestConfig()
-	c.StallSeconds = 20
+	c.StallSeconds = 120
 	return trainer.RunGRPO(ctx, c, d)
 }
 

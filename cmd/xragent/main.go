@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -28,6 +29,7 @@ func main() {
 
 // Main runs one command line and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
+	stderr = inTurn(stderr)
 	ctx, stop := interruptible(stderr)
 	defer stop()
 	root := rootCommand()
@@ -50,6 +52,28 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// A turnWriter takes one Write at a time: notices, the queue's log and its
+// events come from many goroutines.
+type turnWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (t *turnWriter) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.w.Write(b)
+}
+
+// inTurn returns w, safe for many writers. A file is so by itself, and must
+// stay one to be known as a terminal.
+func inTurn(w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		return f
+	}
+	return &turnWriter{w: w}
 }
 
 // guard has every command below c set started when it starts, after its

@@ -68,6 +68,14 @@ func newFakeLearner(vocab int) *fakeLearner {
 		images: map[string]bool{}, files: map[string][]byte{}}
 }
 
+// seen returns what the learner has counted: a request that nobody waits for
+// any longer may still be answered beside the test.
+func (l *fakeLearner) seen() (steps int, drift float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Steps, l.drift
+}
+
 func (l *fakeLearner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,6 +258,13 @@ type fakeServer struct {
 	sampled  int
 	adapters int  // loaded
 	deaf     bool // reads weights, and keeps others
+}
+
+// seen returns the turns sampled and the adapters loaded.
+func (s *fakeServer) seen() (sampled, adapters int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sampled, s.adapters
 }
 
 type generateBody struct {

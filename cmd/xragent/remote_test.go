@@ -100,13 +100,14 @@ func TestRemotePipeline(t *testing.T) {
 		}
 	}
 	for i, s := range f.samplers {
-		if s.sampled == 0 {
+		if sampled, _ := s.seen(); sampled == 0 {
 			t.Errorf("server %d sampled nothing", i)
 		}
 	}
 	f.checkExport(t)
-	if code, _, stderr := f.command("grpo", "--resume"); code != 0 || f.learner.state.Steps == 0 {
-		t.Errorf("continued behind its end: exit code %d, a learner of %d steps\n%s", code, f.learner.state.Steps, stderr)
+	code, _, stderr = f.command("grpo", "--resume")
+	if steps, _ := f.learner.seen(); code != 0 || steps == 0 {
+		t.Errorf("continued behind its end: exit code %d, a learner of %d steps\n%s", code, steps, stderr)
 	}
 }
 
@@ -120,8 +121,8 @@ func TestRemoteAdapter(t *testing.T) {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	for i, s := range f.samplers {
-		if s.adapters != 1 || s.sampled == 0 {
-			t.Errorf("server %d loaded %d adapters and sampled %d turns", i, s.adapters, s.sampled)
+		if sampled, adapters := s.seen(); adapters != 1 || sampled == 0 {
+			t.Errorf("server %d loaded %d adapters and sampled %d turns", i, adapters, sampled)
 		}
 	}
 }
@@ -155,8 +156,9 @@ queue: {workers: 0, listen: "127.0.0.1:0"}
 			cancel() // while there is a server to say goodbye to
 		}
 	}
-	if code := <-ended; code != 0 || f.samplers[0].sampled == 0 {
-		t.Errorf("exit code %d, %d turns sampled\n%s", code, f.samplers[0].sampled, said.String())
+	code := <-ended
+	if sampled, _ := f.samplers[0].seen(); code != 0 || sampled == 0 {
+		t.Errorf("exit code %d, %d turns sampled\n%s", code, sampled, said.String())
 	}
 }
 
@@ -189,7 +191,7 @@ func (f *far) checkTraining(t *testing.T) {
 	if after.Steps == 0 || after.Steps > 2 {
 		t.Errorf("the learner counts %d steps behind grpo's checkpoint, want 1 or 2: it starts anew", after.Steps)
 	}
-	if d := f.learner.drift; !(d < 1e-5) {
+	if _, d := f.learner.seen(); !(d < 1e-5) {
 		t.Errorf("behaviour log-probs lie %v from the learner's before its first step of a batch", d)
 	}
 	if left, _ := filepath.Glob(filepath.Join(f.runs, "far", "weights", "*")); len(left) > 0 {

@@ -204,25 +204,26 @@ func TestClientRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		digest  string
 		maxSize int64
+		timeout time.Duration
 		spoil   func(int64, http.ResponseWriter, *http.Request) bool
 		want    string
 	}{
-		"missing":   {strings.Repeat("0", 64), 0, nil, "not found"},
-		"too large": {digest, 999, nil, "limit 999"},
-		"too large, length unknown": {digest, 999, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
+		"missing":   {strings.Repeat("0", 64), 0, 0, nil, "not found"},
+		"too large": {digest, 999, 0, nil, "limit 999"},
+		"too large, length unknown": {digest, 999, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
 			w.(http.Flusher).Flush()
 			w.Write(data)
 			return true
 		}, "limit of 999"},
-		"other bytes": {digest, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
+		"other bytes": {digest, 0, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
 			io.WriteString(w, "something else")
 			return true
 		}, "have sha256"},
-		"failing": {digest, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
+		"failing": {digest, 0, 0, func(_ int64, w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(500)
 			return true
 		}, "500"},
-		"hanging": {digest, 0, func(_ int64, _ http.ResponseWriter, r *http.Request) bool {
+		"hanging": {digest, 0, 50 * time.Millisecond, func(_ int64, _ http.ResponseWriter, r *http.Request) bool {
 			select {
 			case <-hang:
 			case <-r.Context().Done():
@@ -233,7 +234,7 @@ func TestClientRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cache, _ := open(t)
 			url, _ := serve(t, s, tt.spoil)
-			c := blobs.NewClient(url, cache, blobs.ClientOptions{MaxSize: tt.maxSize, Timeout: time.Second})
+			c := blobs.NewClient(url, cache, blobs.ClientOptions{MaxSize: tt.maxSize, Timeout: tt.timeout})
 			_, err := c.Get(t.Context(), tt.digest)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.digest) {
 				t.Errorf("err %v, want one that says %q and names the blob", err, tt.want)

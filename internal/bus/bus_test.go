@@ -23,7 +23,7 @@ func TestInProcessOpensNoPort(t *testing.T) {
 	if url := s.URL(); url != "" {
 		t.Errorf("URL = %q, want none", url)
 	}
-	if err := nc.FlushTimeout(time.Second); err != nil {
+	if err := nc.FlushTimeout(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if nc.MaxPayload() != bus.MaxPayload {

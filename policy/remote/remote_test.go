@@ -25,7 +25,7 @@ func newFixture(t *testing.T) fixture {
 	f := fixture{script: newScript(), blobs: stored{}}
 	server := httptest.NewServer(f.script)
 	t.Cleanup(server.Close)
-	l, err := Dial(context.Background(), Config{URL: server.URL, Timeout: 10 * time.Second},
+	l, err := Dial(context.Background(), Config{URL: server.URL, Timeout: time.Minute},
 		Options{Run: "run", Processor: "p", Images: f.blobs.get, Put: f.blobs.put})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestDialRefuses(t *testing.T) {
 	ctx := context.Background()
 	s := newScript()
 	server := httptest.NewServer(s)
-	cfg := Config{URL: server.URL, Timeout: time.Second}
+	cfg := Config{URL: server.URL, Timeout: time.Minute}
 	if _, err := Dial(ctx, cfg, Options{Processor: "q"}); err == nil || !strings.Contains(err.Error(), "image processor p, rollouts use q") {
 		t.Errorf("another processor gave %v", err)
 	}

@@ -222,7 +222,7 @@ func newFixture(t *testing.T, change func(*Config)) fixture {
 	f := fixture{script: &script{refuse: map[string]int{}}, store: store, dir: t.TempDir()}
 	server := httptest.NewServer(f.script)
 	t.Cleanup(server.Close)
-	cfg := Config{URL: server.URL, Model: "policy", API: Generate, Weights: WeightsLoRA, Dir: f.dir, Timeout: 5 * time.Second}
+	cfg := Config{URL: server.URL, Model: "policy", API: Generate, Weights: WeightsLoRA, Dir: f.dir, Timeout: time.Minute}
 	if change != nil {
 		change(&cfg)
 	}
