@@ -177,6 +177,11 @@ func (s *session) withQueue(ctx context.Context, train func(context.Context, *qu
 	defer cancel(nil)
 	for i := range s.cfg.Queue.Workers {
 		workers.Go(func() {
+			select {
+			case <-q.Opened():
+			case <-ctx.Done():
+				return
+			}
 			if err := s.work(ctx, js, i, tools); err != nil {
 				cancel(err)
 			}
@@ -186,10 +191,13 @@ func (s *session) withQueue(ctx context.Context, train func(context.Context, *qu
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return q.End(ctx)
 }
 
-// work runs the i-th worker of this process until ctx ends.
+// work runs the i-th worker of this process until the run or ctx ends.
 func (s *session) work(ctx context.Context, js jetstream.JetStream, i int, tools loop.Tools) error {
 	name := fmt.Sprintf("local-%d", i)
 	r, err := s.worker(i, name, tools)

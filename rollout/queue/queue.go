@@ -120,6 +120,9 @@ type Queue struct {
 
 	mu   sync.Mutex
 	open []rollout.WeightsManifest // ascending versions
+
+	opened     chan struct{}
+	openedOnce sync.Once
 }
 
 var _ trainer.Queue = (*Queue)(nil)
@@ -131,7 +134,7 @@ func New(ctx context.Context, js jetstream.JetStream, o Options) (*Queue, error)
 	if err := CheckRun(o.Run); err != nil {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
-	q := &Queue{js: js, opts: o.withDefaults()}
+	q := &Queue{js: js, opts: o.withDefaults(), opened: make(chan struct{})}
 	q.closed, q.close = context.WithCancel(context.Background())
 	for _, step := range []func(context.Context) error{
 		q.makeStreams, q.readSecret, q.readOpen, q.restoreMarks, q.followDead, q.followLeases, q.answerProofs,

@@ -279,10 +279,55 @@ func TestWorkerWaitsForTheCoordinator(t *testing.T) {
 func TestWorkerThatCannotLoadSaysSo(t *testing.T) {
 	b := newBench(t, Options{})
 	b.open(0)
-	err := RunWorker(t.Context(), bustest.JetStream(t, b.nc), WorkerOptions{Run: run, Name: "w1", Log: quiet}, broken{})
+	err := RunWorker(t.Context(), bustest.JetStream(t, b.nc), WorkerOptions{Run: run, Name: "w1", LoadTries: 3, Log: quiet}, broken{})
 	if !errors.Is(err, errNoWeights) || !strings.Contains(err.Error(), "worker w1") || !strings.Contains(err.Error(), "version 0") {
 		t.Errorf("err %v, want one that names worker, version and cause", err)
 	}
+}
+
+func TestWorkersReturnWhenTheRunEnds(t *testing.T) {
+	b := newBench(t, Options{})
+	b.open(0)
+	e := &engine{}
+	ended := make(chan error, 2)
+	work := func(name string) {
+		ended <- RunWorker(t.Context(), bustest.JetStream(t, b.nc), WorkerOptions{Run: run, Name: name, Log: quiet}, e)
+	}
+	go work("early")
+	b.publish(tasks(0, 0, 2)...)
+	b.collect(tasks(0, 0, 2))
+	if err := b.queue.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	go work("late")
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if loads, _ := e.counts(); loads != 1 {
+		t.Errorf("%d loads, want 1: nothing is loaded for a run that has ended", loads)
+	}
+}
+
+func TestRunOpensAgainAfterItsEnd(t *testing.T) {
+	b := newBench(t, Options{})
+	b.open(0)
+	if err := b.queue.End(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.queue.Close()
+	b.queue = b.newQueue()
+	select {
+	case <-b.queue.Opened():
+		t.Error("a queue that opened nothing says that it did")
+	default:
+	}
+	b.open(1)
+	<-b.queue.Opened()
+	b.worker("w1", 1, &engine{})
+	b.publish(tasks(1, 1, 2)...)
+	b.collect(tasks(1, 1, 2))
 }
 
 var errNoWeights = errors.New("no weights")

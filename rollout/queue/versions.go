@@ -15,13 +15,18 @@ import (
 
 // readOpen restores which versions are open.
 func (q *Queue) readOpen(ctx context.Context) (err error) {
-	q.open, err = openVersions(ctx, q.policy)
+	if q.open, err = openVersions(ctx, q.policy); errors.Is(err, errRunEnded) {
+		return nil
+	}
 	return err
 }
 
 // openKey holds every open manifest in one record, so that a worker reads a
 // consistent picture in one request.
 const openKey = "open"
+
+// endedRecord stands there in place of manifests once the run has ended.
+const endedRecord = `"ended"`
 
 func openVersions(ctx context.Context, policy jetstream.KeyValue) ([]rollout.WeightsManifest, error) {
 	entry, err := policy.Get(ctx, openKey)
@@ -30,6 +35,9 @@ func openVersions(ctx context.Context, policy jetstream.KeyValue) ([]rollout.Wei
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open versions: %w", err)
+	}
+	if string(entry.Value()) == endedRecord {
+		return nil, errRunEnded
 	}
 	var open []rollout.WeightsManifest
 	if err := json.Unmarshal(entry.Value(), &open); err != nil {
@@ -65,8 +73,31 @@ func (q *Queue) Open(ctx context.Context, m rollout.WeightsManifest) error {
 	if _, err := q.policy.Put(ctx, openKey, record); err != nil {
 		return fmt.Errorf("open version %d: %w", m.Version, err)
 	}
+	q.openedOnce.Do(func() { close(q.opened) })
 	return q.announce()
 }
+
+// End closes all versions for good: workers that follow the run return. What
+// a run's weights were is nobody's business afterwards, so that they may be
+// deleted. Opening a version begins anew.
+func (q *Queue) End(ctx context.Context) error {
+	for _, m := range q.versions() {
+		if err := q.closeVersion(ctx, m.Version); err != nil {
+			return fmt.Errorf("end of the run: close version %d: %w", m.Version, err)
+		}
+	}
+	q.mu.Lock()
+	q.open = nil
+	q.mu.Unlock()
+	if _, err := q.policy.Put(ctx, openKey, []byte(endedRecord)); err != nil {
+		return fmt.Errorf("end of the run: %w", err)
+	}
+	return q.announce()
+}
+
+// Opened is closed once this queue has opened a version. What an earlier queue
+// had opened may be about to be replaced, and its weights may be gone.
+func (q *Queue) Opened() <-chan struct{} { return q.opened }
 
 func (q *Queue) checkManifest(m rollout.WeightsManifest) error {
 	c := m.Canary

@@ -34,6 +34,7 @@ type WorkerOptions struct {
 	Name        string        // unique in the run
 	Slots       int           // tasks at once; 1
 	LoadTimeout time.Duration // of fetching and loading a version; 10 min
+	LoadTries   int           // failed loads or proofs in a row, with growing pauses, before giving up; 9, in 25 s
 	TaskTimeout time.Duration // of one task; 10 min
 	Patience    time.Duration // without a word of the server, before giving up; 10 min
 	Log         *slog.Logger  // slog.Default
@@ -41,6 +42,7 @@ type WorkerOptions struct {
 
 func (o WorkerOptions) withDefaults() WorkerOptions {
 	o.LoadTimeout = cmp.Or(o.LoadTimeout, 10*time.Minute)
+	o.LoadTries = cmp.Or(o.LoadTries, 9)
 	o.TaskTimeout = cmp.Or(o.TaskTimeout, 10*time.Minute)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
 	o.Slots = max(o.Slots, 1)
@@ -51,7 +53,6 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 const (
 	joinFor      = 30 * time.Second       // for a run to appear
 	proofWait    = 5 * time.Second        // for the coordinator's answer to a proof
-	loadTries    = 3                      // failed loads or proofs in a row before giving up
 	recheck      = 500 * time.Millisecond // between looks for work in other versions, while idle
 	idleSwitch   = 2 * time.Second        // idle, before loading a version whose tasks others hold
 	drainFor     = 10 * time.Second       // for tasks to notice that the worker ends
@@ -60,8 +61,8 @@ const (
 	lastBackoff  = 2 * time.Second
 )
 
-// RunWorker takes tasks of o.Run until ctx ends, then gives back what it has
-// not finished and returns nil. It follows the run's open versions: it loads
+// RunWorker takes tasks of o.Run until the run or ctx ends, then gives back
+// what it has not finished and returns nil. It follows the run's open versions: it loads
 // the one that has work, proves it to the coordinator, and pulls its tasks,
 // never more than it has slots for. It returns an error when the run is not
 // there, when the coordinator refuses it for good, and when the server stays
@@ -137,6 +138,10 @@ func (w *worker) work(ctx context.Context) error {
 	pause := firstBackoff
 	for ctx.Err() == nil {
 		served, err := w.serveChosen(ctx)
+		if errors.Is(err, errRunEnded) {
+			w.opts.Log.Info("the run has ended")
+			return nil
+		}
 		if errors.Is(err, errGivenUp) || w.js.Conn().IsClosed() {
 			return err
 		}
@@ -236,14 +241,16 @@ func (w *worker) look(ctx context.Context, v rollout.PolicyVersion) (Depth, erro
 	return Depth{Waiting: int(info.NumPending), Held: info.NumAckPending}, nil
 }
 
-// errGivenUp marks errors after which a worker ends.
-var errGivenUp = errors.New("gave up")
+var (
+	errGivenUp  = errors.New("gave up") // marks errors after which a worker ends
+	errRunEnded = errors.New("run ended")
+)
 
 // load makes the engine hold m and proves it, trying a few times.
 func (w *worker) load(ctx context.Context, m rollout.WeightsManifest) error {
 	w.loaded = nil
 	var err error
-	for try := range loadTries {
+	for try := range w.opts.LoadTries {
 		started := time.Now()
 		var pass []byte
 		if pass, err = w.loadOnce(ctx, m); err == nil {
@@ -262,7 +269,7 @@ func (w *worker) load(ctx context.Context, m rollout.WeightsManifest) error {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("%w after %d tries: %w", errGivenUp, loadTries, err)
+	return fmt.Errorf("%w after %d tries: %w", errGivenUp, w.opts.LoadTries, err)
 }
 
 func (w *worker) loadOnce(ctx context.Context, m rollout.WeightsManifest) ([]byte, error) {
