@@ -15,12 +15,12 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"go.uber.org/goleak"
 
+	"xragent/internal/bus/bustest"
 	"xragent/rollout"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { bustest.Main(m) }
 
 // broker starts a NATS server inside the process and returns a way to connect.
 func broker(t testing.TB, payload int32) func() *nats.Conn {

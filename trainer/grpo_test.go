@@ -14,16 +14,15 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"xragent/dataset"
+	"xragent/internal/bus/bustest"
 	"xragent/reward"
 	"xragent/rollout"
 )
 
 var every = flag.Bool("every", false, "kill at every boundary that a run crosses, not at a sample of them")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { bustest.Main(m) }
 
 func testConfig() GRPOConfig {
 	c := DefaultGRPO()

@@ -10,13 +10,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"xragent/internal/bus"
 	"xragent/internal/bus/bustest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { bustest.Main(m) }
 
 func TestInProcessOpensNoPort(t *testing.T) {
 	s, nc := bustest.Start(t)

@@ -34,7 +34,7 @@ func guarded(t *testing.T) (connect func(user string, refused chan<- error) *nat
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(patience) {
 		t.Fatal("server not ready")
 	}
 	return func(user string, refused chan<- error) *nats.Conn {
@@ -111,7 +111,7 @@ func TestWorkerMayDoNothingElse(t *testing.T) {
 			if !errors.Is(err, nats.ErrPermissionViolation) {
 				t.Errorf("%s: %v", subject, err)
 			}
-		case <-time.After(2 * time.Second):
+		case <-time.After(patience):
 			t.Errorf("%s: a worker may publish there", subject)
 		}
 	}

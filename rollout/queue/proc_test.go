@@ -55,10 +55,12 @@ func newWorld(t *testing.T, o Options) *world {
 
 func (w *world) startServer() {
 	w.t.Helper()
-	s, err := bus.Start(bus.Options{Dir: w.dir, Listen: w.address, Log: quiet})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	var s *bus.Server
+	eventually(w.t, "a server at "+w.address, func() (ok bool) { // another process may hold a port that was ours, for a moment
+		var err error
+		s, err = bus.Start(bus.Options{Dir: w.dir, Listen: w.address, Log: quiet})
+		return err == nil
+	})
 	w.server, w.address = s, strings.TrimPrefix(s.URL(), "nats://")
 }
 
@@ -248,7 +250,7 @@ func workerProcess(url, name string) {
 }
 
 func TestKilledProcessLosesNothing(t *testing.T) {
-	w := newWorld(t, Options{AckWait: 30 * time.Second, LeaseTTL: time.Second})
+	w := newWorld(t, Options{AckWait: never, LeaseTTL: time.Second})
 	start := func(name string) *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
 		cmd.Env = append(os.Environ(), "QUEUE_TEST_WORKER_URL=nats://"+w.address, "QUEUE_TEST_WORKER_NAME="+name)
@@ -262,11 +264,18 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 		cmd.Wait()
 	}
 	w.open(0)
-	doomed, survivor := start(victim), start("survivor")
-	defer kill(survivor)
-	eventually(t, "two workers proved", func() bool { return w.count(WorkerProved) == 2 })
+	doomed := start(victim)
+	defer kill(doomed)
 	w.publish(tasks(0, 0, 40)...)
-	for range 38 {
+	eventually(t, "the victim stuck in two tasks", func() bool {
+		for len(w.ledger) < 4 {
+			w.record()
+		}
+		return w.leased(victim) == 2
+	})
+	survivor := start("survivor")
+	defer kill(survivor)
+	for range 34 {
 		w.record()
 	}
 	kill(doomed) // with the two tasks that are left in its hands
@@ -275,11 +284,8 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 		w.record()
 	}
 	w.check()
-	if w.count(WorkerLost) != 1 {
-		t.Errorf("events %v, want one lost worker", w.events)
-	}
-	if took := time.Since(killed); took > 10*time.Second {
-		t.Errorf("took %v after the kill: the tasks waited for AckWait", took)
+	if w.count(WorkerLost) == 0 { // more, where the machine stalls a worker for longer than its lease
+		t.Error("no worker lost")
 	}
 	t.Logf("the last trajectory came %v after the kill, lease %v", time.Since(killed).Round(time.Millisecond), w.opts.LeaseTTL)
 	byVictim := 0
@@ -288,7 +294,20 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 			byVictim++
 		}
 	}
-	if byVictim != 4 || w.count(TaskRedelivered) != 2 {
-		t.Errorf("%d trajectories by the victim, %d redelivered, want 4 and 2", byVictim, w.count(TaskRedelivered))
+	if byVictim != 4 || w.count(TaskRedelivered) < 2 {
+		t.Errorf("%d trajectories by the victim, %d redelivered, want 4 and at least 2", byVictim, w.count(TaskRedelivered))
 	}
+}
+
+// leased is how many tasks a worker's lease names.
+func (w *world) leased(worker string) int {
+	lease, err := w.queue.js.KeyValue(w.t.Context(), leaseBucket(run))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	entry, err := lease.Get(w.t.Context(), worker)
+	if err != nil {
+		return 0
+	}
+	return len(strings.Fields(string(entry.Value())))
 }
