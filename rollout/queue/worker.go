@@ -265,7 +265,7 @@ func (w *worker) load(ctx context.Context, m rollout.WeightsManifest) error {
 		if current, lookErr := w.stillOpen(ctx, m); lookErr != nil || !current {
 			return err // the run has moved on: choose again
 		}
-		if sleep(ctx, firstBackoff<<try) != nil {
+		if try+1 < w.opts.LoadTries && sleep(ctx, firstBackoff<<try) != nil {
 			return ctx.Err()
 		}
 	}
