@@ -115,6 +115,6 @@ func rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(), phantomCommand(), corpusCommand(), pretrainCommand(), sftCommand(), grpoCommand(),
-		exportCommand(), evalCommand(), workerCommand(), toolsCommand(), runsCommand(), configCommand())
+		exportCommand(), evalCommand(), studyCommand(), workerCommand(), toolsCommand(), runsCommand(), configCommand())
 	return root
 }

@@ -42,7 +42,7 @@ var layers = []layer{
 	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot"}},
 	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver",
 		"dataset/jsonl", "dataset/vqarad", "web"}},
-	{packages: []string{"configs"}},
+	{packages: []string{"configs", "study"}},
 	{packages: []string{"cmd/xragent"}},
 }
 
