@@ -229,6 +229,7 @@ func phantomCommand() *cobra.Command {
 	cmd.Flags().IntVar(&cfg.Train, "train", 100, "studies of the train split")
 	cmd.Flags().IntVar(&cfg.Validation, "validation", 20, "studies of the validation split")
 	cmd.Flags().IntVar(&cfg.Test, "test", 50, "studies of the test split")
+	cmd.AddCommand(certifyCommand())
 	cmd.Flags().IntVar(&cfg.OOD, "ood", 0, "studies of the out-of-distribution split")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return phantomOut(cmd.Context(), args[0], cfg, newProgress(cmd.ErrOrStderr(), "phantoms"))

@@ -39,8 +39,8 @@ var layers = []layer{
 		"toolserver/dicom", "toolserver/segment", "toolserver/measure"},
 		third: []string{"github.com/dlclark/regexp2", "github.com/ardanlabs/jinja", "golang.org/x/image", "golang.org/x/text"}},
 	{packages: []string{"internal/bus", "internal/blobs", "dataset/columnar"}}, // edge leaves
-	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot"}},
-	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver",
+	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot", "dataset/phantom/certify"}},
+	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver", "eval/control", "eval/page",
 		"dataset/jsonl", "dataset/vqarad", "web"}},
 	{packages: []string{"configs", "study"}},
 	{packages: []string{"cmd/xragent"}},
