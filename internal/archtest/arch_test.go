@@ -33,7 +33,7 @@ type layer struct {
 // layers stands lowest first; changing it is an architecture decision, to be
 // argued in docs/adr.
 var layers = []layer{
-	{packages: []string{"dataset", "rollout", "trainer/advantage"}, std: true},
+	{packages: []string{"dataset", "rollout", "trainer/advantage", "trainer/loss"}, std: true},
 	{packages: []string{"internal/simd"}, third: []string{"golang.org/x/sys", "gonum.org/v1/gonum"}},
 	{packages: []string{"trainer/coordinator", "trainer/batch", "reward", "chat", "dataset/phantom",
 		"toolserver/dicom", "toolserver/segment", "toolserver/measure"},
