@@ -26,10 +26,10 @@ var hundreds = []int32{0, 100, 200, 300, 400, 500, 600, 700}
 func TestEncodings(t *testing.T) {
 	fields := film()
 	for name, data := range map[string][]byte{
-		"implicit little endian":          part10(syntaxRoot, dataset(implicitLittle, fields)),
-		"explicit little endian":          part10(syntaxRoot+".1", dataset(explicitLittle, fields)),
-		"explicit big endian":             part10(syntaxRoot+".2", dataset(explicitBig, fields)),
-		"deflated explicit little endian": part10(syntaxRoot+".1.99", deflated(t, dataset(explicitLittle, fields))),
+		"implicit little endian":          part10(syntaxRoot, encoded(implicitLittle, fields)),
+		"explicit little endian":          part10(syntaxRoot+".1", encoded(explicitLittle, fields)),
+		"explicit big endian":             part10(syntaxRoot+".2", encoded(explicitBig, fields)),
+		"deflated explicit little endian": part10(syntaxRoot+".1.99", deflated(t, encoded(explicitLittle, fields))),
 		"RLE":                             packedFile(syntaxRoot+".5", fragments(rleOf(hundreds))),
 	} {
 		m := mustDecode(t, data)
@@ -38,12 +38,12 @@ func TestEncodings(t *testing.T) {
 		}
 	}
 	for name, data := range map[string][]byte{
-		"bare implicit":              dataset(implicitLittle, fields),
-		"bare explicit":              dataset(explicitLittle, fields),
-		"bare big endian":            dataset(explicitBig, fields),
-		"meta without preamble":      part10(syntaxRoot+".2", dataset(explicitBig, fields))[magicAt+4:],
-		"says implicit, is explicit": part10(syntaxRoot, dataset(explicitLittle, fields)),
-		"says explicit, is implicit": part10(syntaxRoot+".1", dataset(implicitLittle, fields)),
+		"bare implicit":              encoded(implicitLittle, fields),
+		"bare explicit":              encoded(explicitLittle, fields),
+		"bare big endian":            encoded(explicitBig, fields),
+		"meta without preamble":      part10(syntaxRoot+".2", encoded(explicitBig, fields))[magicAt+4:],
+		"says implicit, is explicit": part10(syntaxRoot, encoded(explicitLittle, fields)),
+		"says explicit, is implicit": part10(syntaxRoot+".1", encoded(implicitLittle, fields)),
 	} {
 		if m := mustDecode(t, data); !slices.Equal(m.Stored(), hundreds) || !Is(data) {
 			t.Errorf("%s: stored %v", name, m.Stored())
@@ -91,7 +91,7 @@ func TestStoredValues(t *testing.T) {
 func TestBigEndianBytes(t *testing.T) {
 	fields := film(field{tagAllocated, "US", []int{8}}, field{tagStored, "US", []int{8}}, field{tagHighBit, "US", []int{7}},
 		field{tagPixels, "OW", []byte{1, 0, 3, 2, 5, 4, 7, 6}})
-	if m := mustDecode(t, part10(syntaxRoot+".2", dataset(explicitBig, fields))); !slices.Equal(m.Stored(), []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
+	if m := mustDecode(t, part10(syntaxRoot+".2", encoded(explicitBig, fields))); !slices.Equal(m.Stored(), []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
 		t.Errorf("words of two bytes: %v", m.Stored())
 	}
 }
@@ -231,9 +231,9 @@ func TestRefusals(t *testing.T) {
 		{"bits", Damaged, "14 bits stored", file(number(tagStored, 14))},
 		{"palette", Unsupported, "photometric", file(field{tagPhotometric, "CS", "PALETTE COLOR"})},
 		{"deflate bomb", TooLarge, "inflates", bomb},
-		{"deflated, cut", Truncated, "ends early", part10(syntaxRoot+".1.99", deflated(t, dataset(explicitLittle, film()))[:60])},
+		{"deflated, cut", Truncated, "ends early", part10(syntaxRoot+".1.99", deflated(t, encoded(explicitLittle, film()))[:60])},
 		{"video", Unsupported, "video", packedFile(syntaxRoot+".4.102", fragments(nil))},
-		{"unknown syntax", Unsupported, "1.2.3", part10("1.2.3", dataset(explicitLittle, film()))},
+		{"unknown syntax", Unsupported, "1.2.3", part10("1.2.3", encoded(explicitLittle, film()))},
 		{"fragments in native", Damaged, "uncompressed", packedFile(syntaxRoot+".1", fragments([]byte{1, 2}))},
 		{"no fragments", NoPixels, "no fragment", packedFile(syntaxRoot+".5", fragments())},
 		{"RLE segments", Damaged, "segments", noisy},
@@ -298,11 +298,11 @@ func TestNestedSequences(t *testing.T) {
 		b = append(b, inner...)
 		return append(b, 0xfe, 0xff, 0x0d, 0xe0, 0, 0, 0, 0, 0xfe, 0xff, 0xdd, 0xe0, 0, 0, 0, 0)
 	}
-	inner := dataset(explicitLittle, []field{{tagModality, "CS", "US"}, {tagRows, "US", []int{9}}})
+	inner := encoded(explicitLittle, []field{{tagModality, "CS", "US"}, {tagRows, "US", []int{9}}})
 	for range 3 {
 		inner = open(inner)
 	}
-	if m := mustDecode(t, part10(syntaxRoot+".1", append(bytes.Clone(inner), dataset(explicitLittle, film())...))); !slices.Equal(m.Stored(), hundreds) {
+	if m := mustDecode(t, part10(syntaxRoot+".1", append(bytes.Clone(inner), encoded(explicitLittle, film())...))); !slices.Equal(m.Stored(), hundreds) {
 		t.Errorf("stored %v", m.Stored())
 	}
 	for range 40 {
@@ -330,7 +330,7 @@ func TestAnyPixels(t *testing.T) {
 		fields := film(field{tagRows, "US", []int{h}}, field{tagColumns, "US", []int{w}}, field{tagStored, "US", []int{bits}},
 			field{tagHighBit, "US", []int{bits - 1}}, field{tagPixels, "OW", values})
 		for uid, s := range map[string]syntax{"": implicitLittle, ".1": explicitLittle, ".2": explicitBig} {
-			m, err := Decode(part10(syntaxRoot+uid, dataset(s, fields)), DefaultLimits)
+			m, err := Decode(part10(syntaxRoot+uid, encoded(s, fields)), DefaultLimits)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -345,8 +345,8 @@ func TestAnyPixels(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(file())
-	f.Add(part10(syntaxRoot+".2", dataset(explicitBig, film())))
-	f.Add(part10(syntaxRoot+".1.99", deflated(f, dataset(explicitLittle, film()))))
+	f.Add(part10(syntaxRoot+".2", encoded(explicitBig, film())))
+	f.Add(part10(syntaxRoot+".1.99", deflated(f, encoded(explicitLittle, film()))))
 	f.Add(packedFile(syntaxRoot+".5", fragments(rleOf(hundreds))))
 	for _, data := range packedFilms(f) {
 		f.Add(data)

@@ -56,8 +56,8 @@ func appender(s syntax) binary.AppendByteOrder {
 	return binary.LittleEndian
 }
 
-// dataset encodes fields without preamble.
-func dataset(s syntax, fields []field) []byte {
+// encoded encodes fields without preamble.
+func encoded(s syntax, fields []field) []byte {
 	var b bytes.Buffer
 	for _, f := range fields {
 		value := f.bytes(s)
@@ -94,7 +94,7 @@ func (f field) bytes(s syntax) []byte {
 	case items:
 		var b []byte
 		for _, item := range v {
-			body := dataset(s, item)
+			body := encoded(s, item)
 			b = appender(s).AppendUint16(b, 0xfffe)
 			b = appender(s).AppendUint16(b, 0xe000)
 			b = append(appender(s).AppendUint32(b, uint32(len(body))), body...)
@@ -107,13 +107,13 @@ func (f field) bytes(s syntax) []byte {
 // part10 puts preamble and file meta group before a data set.
 func part10(uid string, data []byte) []byte {
 	file := append(make([]byte, magicAt), "DICM"...)
-	file = append(file, dataset(explicitLittle, []field{{tagSyntax, "UI", uid}})...)
+	file = append(file, encoded(explicitLittle, []field{{tagSyntax, "UI", uid}})...)
 	return append(file, data...)
 }
 
 // file is a Part 10 file in explicit little endian.
 func file(more ...field) []byte {
-	return part10(syntaxRoot+".1", dataset(explicitLittle, film(more...)))
+	return part10(syntaxRoot+".1", encoded(explicitLittle, film(more...)))
 }
 
 func deflated(t testing.TB, data []byte) []byte {
@@ -145,7 +145,7 @@ func fragments(list ...[]byte) []byte {
 
 // packedFile is a Part 10 file with compressed pixels.
 func packedFile(uid string, pixels []byte, more ...field) []byte {
-	data := dataset(explicitLittle, with(film(more...), field{tagPixels, "", nil}))
+	data := encoded(explicitLittle, with(film(more...), field{tagPixels, "", nil}))
 	head := append([]byte{0xe0, 0x7f, 0x10, 0x00, 'O', 'B', 0, 0}, 0xff, 0xff, 0xff, 0xff)
 	return part10(uid, append(append(data, head...), pixels...))
 }
