@@ -26,6 +26,7 @@ import (
 // A Run is one pipeline: data → corpus → (pretrain) → sft → grpo → export → eval.
 type Run struct {
 	Run    General            `yaml:"run"`
+	From   From               `yaml:"from"`
 	Stages []string           `yaml:"stages"`
 	Data   Data               `yaml:"data"`
 	Corpus radcot.Config      `yaml:"corpus"`
@@ -48,6 +49,19 @@ type General struct {
 	Dir  string `yaml:"dir"`  // holds one folder a run
 	Seed uint64 `yaml:"seed"` // every other seed is derived from it
 }
+
+// From says which run this one branches from, sharing its data, its corpus and
+// the training that it has behind it.
+type From struct {
+	Run   string `yaml:"run"`   // its folder; "": none
+	Begin string `yaml:"begin"` // sft ("" as well): from its best SFT checkpoint; none: untrained
+}
+
+// What a branch begins with.
+const (
+	BeginSFT  = "sft"
+	BeginNone = "none"
+)
 
 // The stages, in their order.
 const (
@@ -181,6 +195,7 @@ func (r Run) validate(path string, given []string) error {
 	if r.Has(StagePre) && (r.Policy.Backend == "remote" || r.Policy.Embedded.Base != "none") {
 		section("stages", fmt.Errorf("pretrain is for a policy that begins from nothing: leave it out, or set policy.backend embedded and policy.embedded.base none"))
 	}
+	section("from", r.validateFrom())
 	section("data", r.Data.validate())
 	section("policy", r.Policy.validate())
 	section("queue", r.Queue.validate())
@@ -214,6 +229,24 @@ func (g General) validate() error {
 		return fmt.Errorf("name = %q: want lower-case letters, digits, - and _, at most 64, as in --set run.name=try-2", g.Name)
 	case g.Dir == "":
 		return fmt.Errorf("dir is empty: name the folder that holds runs")
+	}
+	return nil
+}
+
+// validateFrom refuses a branch that would make what it shares.
+func (r Run) validateFrom() error {
+	switch b := r.From.Begin; {
+	case b != "" && b != BeginSFT && b != BeginNone:
+		return fmt.Errorf("begin = %q: want %s or %s", b, BeginSFT, BeginNone)
+	case r.From.Run == "" && b != "":
+		return fmt.Errorf("begin has no effect without run: name the folder of the run to branch from")
+	case r.From.Run == "":
+		return nil
+	}
+	for _, stage := range []string{StageData, StageCorpus, StagePre} {
+		if r.Has(stage) {
+			return fmt.Errorf("run = %s: the stage %s is that run's: leave it out of stages", r.From.Run, stage)
+		}
 	}
 	return nil
 }

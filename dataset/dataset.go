@@ -45,8 +45,8 @@ type Image struct {
 	Path      string  `json:"path,omitempty"` // where the reader found it; for messages only
 	Width     int     `json:"width"`
 	Height    int     `json:"height"`
-	View      string  `json:"view,omitempty"`       // PA, AP, LATERAL or "" when unknown
-	ViewFrom  string  `json:"view_from,omitempty"`  // tag, label or "" when unknown
+	View      string  `json:"view,omitempty"`       // PA, AP, LATERAL, OTHER (none of them, or no chest) or "" when unknown
+	ViewFrom  string  `json:"view_from,omitempty"`  // label, a DICOM file's tag (view_position, ...) or "" when unknown
 	AgeYears  float64 `json:"age_years,omitempty"`  // 0 when unknown
 	SpacingMM float64 `json:"spacing_mm,omitempty"` // 0 when unknown
 	SquarePx  bool    `json:"square_px"`            // pixels are square by provenance
@@ -128,8 +128,8 @@ func (s Sample) Validate() error {
 // reader's to check. The error starts with the field.
 func (i Image) validate() error {
 	switch {
-	case !slices.Contains([]string{"", "PA", "AP", "LATERAL"}, i.View):
-		return fmt.Errorf("view is %q, want PA, AP, LATERAL or none", i.View)
+	case !slices.Contains([]string{"", "PA", "AP", "LATERAL", "OTHER"}, i.View):
+		return fmt.Errorf("view is %q, want PA, AP, LATERAL, OTHER or none", i.View)
 	case !(i.AgeYears >= 0): // refuses NaN too
 		return fmt.Errorf("age_years is %v, want 0 (unknown) or more", i.AgeYears)
 	case !(i.SpacingMM >= 0):

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"image"
-	"image/color"
 	"image/draw"
 	_ "image/jpeg" // registers the decoder
-	_ "image/png"  // registers the decoder
+	"image/png"
+	"math/bits"
+
+	"xragent/dataset"
+	"xragent/toolserver/dicom"
 )
 
 // An ImageError says that an image cannot be read. Trying again cannot help:
@@ -25,40 +28,87 @@ func (e *ImageError) Error() string {
 // Poison reports that the sample, not the tool, is at fault.
 func (e *ImageError) Poison() bool { return true }
 
-// decodeGray reads a PNG or JPEG within limits, which are checked before any
-// pixel is decoded.
-func decodeGray(file []byte, maxBytes, maxPixels int) (*image.Gray, error) {
+// A Film is a decoded radiograph with what its file says of it.
+type Film struct {
+	Gray   *image.Gray
+	Format string        // png, jpeg or dicom
+	About  dataset.Image // size, and for DICOM the view, age and spacing
+	DICOM  *dicom.Image  // nil for other formats
+}
+
+// ReadFilm reads a PNG, JPEG or DICOM file within limits, which are checked
+// before any pixel is decoded. Nothing of a DICOM file's header but what package
+// dicom allows is kept.
+func ReadFilm(file []byte, maxBytes, maxPixels int) (Film, error) {
 	if len(file) > maxBytes {
-		return nil, fmt.Errorf("%d bytes, limit %d (field image_bytes)", len(file), maxBytes)
+		return Film{}, fmt.Errorf("%d bytes, limit %d (field image_bytes)", len(file), maxBytes)
 	}
-	head, _, err := image.DecodeConfig(bytes.NewReader(file))
+	if dicom.Is(file) {
+		m, err := dicom.Decode(file, dicom.Limits{Bytes: maxBytes, Pixels: maxPixels})
+		if err != nil {
+			return Film{}, err
+		}
+		return Film{m.Gray, "dicom", m.About(), m}, nil
+	}
+	gray, format, err := decodeGray(file, maxPixels)
 	if err != nil {
-		return nil, fmt.Errorf("not a readable PNG or JPEG: %w", err)
+		return Film{}, err
+	}
+	return Film{gray, format, dataset.Image{Width: gray.Rect.Dx(), Height: gray.Rect.Dy()}, nil}, nil
+}
+
+// decodeGray reads a PNG or JPEG.
+func decodeGray(file []byte, maxPixels int) (*image.Gray, string, error) {
+	head, format, err := image.DecodeConfig(bytes.NewReader(file))
+	if err != nil {
+		return nil, "", fmt.Errorf("not a readable PNG, JPEG or DICOM file: %w", err)
 	}
 	if head.Width < 1 || head.Height < 1 || head.Width > maxPixels/head.Height {
-		return nil, fmt.Errorf("%d x %d pixels, limit %d in all (field image_pixels)", head.Width, head.Height, maxPixels)
+		return nil, "", fmt.Errorf("%d x %d pixels, limit %d in all (field image_pixels)", head.Width, head.Height, maxPixels)
 	}
 	img, _, err := image.Decode(bytes.NewReader(file))
 	if err != nil {
-		return nil, fmt.Errorf("damaged file: %w; replace it", err)
+		return nil, "", fmt.Errorf("damaged file: %w; replace it", err)
 	}
-	return toGray(img), nil
+	return toGray(img), format, nil
 }
 
+// toGray returns an image's luminance in 8 bits.
 func toGray(img image.Image) *image.Gray {
 	if g, ok := img.(*image.Gray); ok && g.Rect.Min == (image.Point{}) && g.Stride == g.Rect.Dx() {
 		return g
 	}
+	if g16, ok := img.(*image.Gray16); ok {
+		return fromGray16(g16)
+	}
 	b := img.Bounds()
 	gray := image.NewGray(image.Rect(0, 0, b.Dx(), b.Dy()))
-	if g16, ok := img.(*image.Gray16); ok {
-		for y := range b.Dy() {
-			for x := range b.Dx() {
-				gray.SetGray(x, y, color.Gray{Y: g16.Pix[g16.PixOffset(b.Min.X+x, b.Min.Y+y)]})
-			}
-		}
-		return gray
-	}
 	draw.Draw(gray, gray.Rect, img, b.Min, draw.Src)
 	return gray
+}
+
+// fromGray16 keeps the eight highest bits in use: detectors of 10 to 14 bits
+// are often stored in the low ones.
+func fromGray16(g *image.Gray16) *image.Gray {
+	b := g.Rect
+	gray := image.NewGray(image.Rect(0, 0, b.Dx(), b.Dy()))
+	used := 8
+	for y := b.Min.Y; y < b.Max.Y; y++ {
+		for x := b.Min.X; x < b.Max.X; x++ {
+			used = max(used, bits.Len16(g.Gray16At(x, y).Y))
+		}
+	}
+	for y := range b.Dy() {
+		for x := range b.Dx() {
+			gray.Pix[y*gray.Stride+x] = uint8(g.Gray16At(b.Min.X+x, b.Min.Y+y).Y >> (used - 8))
+		}
+	}
+	return gray
+}
+
+// PNG returns the film as it is displayed, in 8 bits, as a PNG file.
+func (f Film) PNG() ([]byte, error) {
+	var b bytes.Buffer
+	err := png.Encode(&b, f.Gray)
+	return b.Bytes(), err
 }

@@ -229,6 +229,7 @@ func (s *Server) study(images [][]byte, meta []dataset.Image) (*Study, error) {
 // changed.
 type view struct {
 	gray   *image.Gray
+	about  dataset.Image  // what the file itself says
 	masks  *segment.Masks // nil: not this segmenter's domain, or it found nothing
 	boxes  lungBoxes
 	domain string
@@ -277,11 +278,12 @@ func (st *Study) view(n int) (*view, error) {
 }
 
 func (s *Server) look(file []byte, domain string, hash key) (*view, error) {
-	gray, err := decodeGray(file, s.cfg.ImageBytes, s.cfg.ImagePixels)
+	film, err := ReadFilm(file, s.cfg.ImageBytes, s.cfg.ImagePixels)
 	if err != nil {
 		return nil, err
 	}
-	v := &view{gray: gray, domain: domain, hash: hash}
+	gray := film.Gray
+	v := &view{gray: gray, about: film.About, domain: domain, hash: hash}
 	if s.segmenter != nil && s.segmenter.Domain() == domain {
 		m, err := s.segmenter.Segment(gray)
 		if err != nil {
@@ -309,7 +311,7 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 		if err != nil {
 			return rollout.Bundle{}, err
 		}
-		in := measure.Input{Image: v.gray, Meta: st.meta[i], Failed: v.failed, InDomain: st.server.inDomain(v.domain)}
+		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: st.server.inDomain(v.domain)}
 		if v.masks != nil {
 			in.Masks = measure.Masks(*v.masks)
 		}
@@ -324,6 +326,21 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 	}
 	kept.Image = -1
 	return kept, nil
+}
+
+// completed fills in what a sample leaves open from what the image's file says.
+func completed(m, file dataset.Image) dataset.Image {
+	if m.View == "" {
+		m.View, m.ViewFrom = file.View, file.ViewFrom
+	}
+	if m.AgeYears == 0 {
+		m.AgeYears = file.AgeYears
+	}
+	if m.SpacingMM == 0 {
+		m.SpacingMM = file.SpacingMM
+	}
+	m.SquarePx = m.SquarePx || file.SquarePx
+	return m
 }
 
 func (s *Server) inDomain(domain string) bool {

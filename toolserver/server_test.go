@@ -503,8 +503,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add(file)
 	f.Add(file[:len(file)/2])
 	f.Fuzz(func(t *testing.T, file []byte) {
-		g, err := decodeGray(file, 1<<16, 1<<16)
-		if err == nil && (g.Rect.Dx()*g.Rect.Dy() > 1<<16 || len(g.Pix) < g.Rect.Dx()*g.Rect.Dy()) {
+		film, err := ReadFilm(file, 1<<16, 1<<16)
+		if err != nil {
+			return
+		}
+		if g := film.Gray; g.Rect.Dx()*g.Rect.Dy() > 1<<16 || len(g.Pix) < g.Rect.Dx()*g.Rect.Dy() {
 			t.Errorf("%v from %d bytes", g.Rect, len(file))
 		}
 	})

@@ -28,6 +28,7 @@ type StepRecord struct {
 	Gate         []NamedCount `json:"gate,omitempty"`         // sorted by reason; "admitted" when nothing was withheld
 	Lengths      Lengths      `json:"lengths,omitzero"`
 	Truncated    float64      `json:"truncated,omitempty"` // share of trajectories with a turn cut by length
+	Alarms       []string     `json:"alarms,omitempty"`    // of reward hacking, sorted; see package trainer
 
 	// Of the optimizer step. Stats.Loss is the objective's value.
 	Stats      batch.Stats `json:"stats"`

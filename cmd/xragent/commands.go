@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -73,21 +74,33 @@ func printConfig(cmd *cobra.Command, cfg configs.Run) error {
 	return err
 }
 
-// runStages opens the run and carries its stages out in order.
-func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages []string, instead func(*session, context.Context) error) (err error) {
-	ctx := cmd.Context()
-	s, err := openSession(ctx, cfg, resume || single, cmd.OutOrStdout(), cmd.ErrOrStderr())
+// runStages opens the run and carries its stages out in order, or does
+// something instead.
+func runStages(cmd *cobra.Command, cfg configs.Run, resume, single bool, stages []string, instead func(*session, context.Context) error) error {
+	return withSession(cmd.Context(), cfg, resume || single, cmd.OutOrStdout(), cmd.ErrOrStderr(), func(s *session) error {
+		s.resume = resume
+		if resume && s.made {
+			s.notice("run %s is new: there is nothing to resume", cfg.Run.Name)
+		}
+		if instead != nil {
+			return marked(instead(s, cmd.Context()))
+		}
+		return s.carryOut(cmd.Context(), stages)
+	})
+}
+
+// withSession opens a run for as long as do takes.
+func withSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.Writer, do func(*session) error) (err error) {
+	s, err := openSession(ctx, cfg, resume, out, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = s.release(errors.Join(err, s.close(ctx))) }()
-	s.resume = resume
-	if resume && s.made {
-		s.notice("run %s is new: there is nothing to resume", cfg.Run.Name)
-	}
-	if instead != nil {
-		return marked(instead(s, ctx))
-	}
+	return do(s)
+}
+
+// carryOut runs stages in order.
+func (s *session) carryOut(ctx context.Context, stages []string) error {
 	if err := errors.Join(s.reach(ctx, stages), s.reachQueue(ctx, stages)); err != nil {
 		return err
 	}
@@ -216,6 +229,7 @@ func phantomCommand() *cobra.Command {
 	cmd.Flags().IntVar(&cfg.Train, "train", 100, "studies of the train split")
 	cmd.Flags().IntVar(&cfg.Validation, "validation", 20, "studies of the validation split")
 	cmd.Flags().IntVar(&cfg.Test, "test", 50, "studies of the test split")
+	cmd.AddCommand(certifyCommand())
 	cmd.Flags().IntVar(&cfg.OOD, "ood", 0, "studies of the out-of-distribution split")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return phantomOut(cmd.Context(), args[0], cfg, newProgress(cmd.ErrOrStderr(), "phantoms"))

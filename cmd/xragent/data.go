@@ -154,7 +154,7 @@ func (s *session) read(ctx context.Context) (*samples, error) {
 func (s *session) keep(ctx context.Context, all []dataset.Sample, image func(string) ([]byte, error)) (*samples, error) {
 	for _, sample := range all {
 		for _, img := range sample.Prompt.Images {
-			if s.blobs.Has(img.SHA256) {
+			if s.blobs.Has(img.SHA256) || s.borrow(img.SHA256) {
 				continue
 			}
 			data, err := image(img.SHA256)

@@ -64,6 +64,9 @@ func (s *session) evalStage(ctx context.Context) error {
 }
 
 func (s *session) contenders() ([]contender, error) {
+	if s.cfg.From.Run != "" {
+		return s.branchContender()
+	}
 	list := []contender{{"untrained", ""}}
 	if exists(s.path("sft")) {
 		c, err := trainer.BestCheckpoint(s.path("sft"))

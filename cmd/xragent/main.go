@@ -47,6 +47,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "xragent: %v\n", err)
+	if _, ok := errors.AsType[partlyError](err); ok {
+		return exitPartly
+	}
 	var bad usageError
 	if errors.As(err, &bad) || !started {
 		return exitUsage
@@ -139,6 +142,6 @@ func rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(), phantomCommand(), corpusCommand(), pretrainCommand(), sftCommand(), grpoCommand(),
-		exportCommand(), evalCommand(), workerCommand(), toolsCommand(), runsCommand(), configCommand())
+		exportCommand(), evalCommand(), studyCommand(), workerCommand(), toolsCommand(), inspectCommand(), runsCommand(), configCommand())
 	return root
 }

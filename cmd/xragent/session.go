@@ -50,6 +50,9 @@ func openSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.
 	if s.codec, err = newCodec(ctx, cfg.Policy); err != nil {
 		return nil, err
 	}
+	if err = s.checkFrom(); err != nil {
+		return nil, usageError{err}
+	}
 	if err = s.claim(); err == nil {
 		err = s.start()
 	}
@@ -91,9 +94,14 @@ func newTools(cfg configs.Run, m *web.Metrics) (*toolserver.Server, error) {
 	return toolserver.New(c)
 }
 
-// path returns a path inside the run's folder.
+// path returns a path inside the run's folder, or inside that of the run it
+// branches from where the first part is a folder that it shares with it.
 func (s *session) path(parts ...string) string {
-	return filepath.Join(append([]string{s.dir}, parts...)...)
+	dir := s.dir
+	if len(parts) > 0 && s.shares(parts[0]) {
+		dir = s.cfg.From.Run
+	}
+	return filepath.Join(append([]string{dir}, parts...)...)
 }
 
 func (s *session) notice(format string, args ...any) { fmt.Fprintf(s.log, format+"\n", args...) }

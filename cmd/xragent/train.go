@@ -34,7 +34,7 @@ func (s *session) sftStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	from, err := s.pretrained()
+	from, err := s.beforeSFT()
 	if err != nil {
 		return err
 	}
@@ -63,6 +63,9 @@ func (s *session) sftStage(ctx context.Context) error {
 // startPoint returns the checkpoint that GRPO begins with: SFT's best; in a
 // pipeline without SFT what pre-training gave, or nil for the untrained weights.
 func (s *session) startPoint() (*trainer.Checkpoint, error) {
+	if s.cfg.From.Begin == configs.BeginNone {
+		return s.pretrained()
+	}
 	if !s.cfg.Has(configs.StageSFT) && !exists(s.path("sft")) {
 		return s.pretrained()
 	}

@@ -5,8 +5,10 @@
 //	DIR/images/<sha256>.png  images, where a sample names no path of its own
 //	DIR/truth/<study>.json   what a generator knows; no tool and no policy reads it
 //
-// In users' own data a sample names its images by a path relative to DIR, PNG
-// or JPEG, and leaves sha256, width and height out; the reader fills them in:
+// In users' own data a sample names its images by a path relative to DIR, PNG,
+// JPEG or DICOM, and leaves sha256, width and height out; the reader fills them
+// in. Of a DICOM file it serves the displayed pixels as a PNG, and takes view,
+// age and spacing where the row leaves them open; nothing else of it is kept.
 //
 //	{"id": "1", "split": "train", "study": "s1", "patient": "p1",
 //	 "prompt": {"kind": "binary", "question": "Is there an effusion?",
@@ -26,6 +28,7 @@ import (
 
 	"xragent/dataset"
 	"xragent/dataset/phantom"
+	"xragent/toolserver/dicom"
 )
 
 // The names inside a data set's directory.
@@ -44,7 +47,7 @@ type Set struct {
 	files map[string]string // path by image hash
 }
 
-// Image returns the encoded file with that hash.
+// Image returns the encoded image with that hash, PNG or JPEG.
 func (s *Set) Image(sha string) ([]byte, error) {
 	path, ok := s.files[sha]
 	if !ok {
@@ -53,6 +56,11 @@ func (s *Set) Image(sha string) ([]byte, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("data set %s: %w", s.Manifest.Name, err)
+	}
+	if dicom.Is(data) {
+		if data, _, err = served(data); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	if got := digest(data); got != sha {
 		return nil, fmt.Errorf("%s: file changed since it was read: sha256 is %.12s, was %.12s: start the run again", path, got, sha)

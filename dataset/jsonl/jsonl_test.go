@@ -174,6 +174,40 @@ func TestReadUsersOwnData(t *testing.T) {
 	}
 }
 
+// TestReadDICOM holds that a DICOM film is served as a PNG, with what the row
+// leaves open filled in from the file.
+func TestReadDICOM(t *testing.T) {
+	film, err := os.ReadFile(filepath.Join("..", "..", "toolserver", "dicom", "testdata", "lossless1.dcm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := userSet(t, row("a.png", "f.dcm"), row(`"id":"1"`, `"id":"2"`, `"path":"a.png"`, `"path":"f.dcm","view":"AP","view_from":"label","sha256":"`+digest(film)+`"`))
+	if err := os.WriteFile(filepath.Join(dir, "f.dcm"), film, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := set.Samples[0].Prompt.Images[0], set.Samples[1].Prompt.Images[0]
+	if a.Width != 37 || a.Height != 23 || a.Domain != "radiograph" || !a.SquarePx || a.SHA256 != b.SHA256 || a.SHA256 == digest(film) || b.View != "AP" {
+		t.Errorf("images %+v and %+v", a, b)
+	}
+	data, err := set.Image(a.SHA256)
+	if err != nil || digest(data) != a.SHA256 {
+		t.Fatalf("image: %v", err)
+	}
+	if cfg, format, err := image.DecodeConfig(bytes.NewReader(data)); err != nil || format != "png" || cfg.Width != 37 {
+		t.Errorf("served %s of %d columns, %v", format, cfg.Width, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "f.dcm"), film[:len(film)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "f.dcm") || !strings.Contains(err.Error(), "truncated") {
+		t.Errorf("cut film: %v", err)
+	}
+}
+
 func TestReadNamesWhatIsWrong(t *testing.T) {
 	choice := []string{`"binary"`, `"multiple_choice"`, `"images"`, `"options":["x","y"],"images"`}
 	for _, c := range []struct {
@@ -189,7 +223,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		{"split", []string{row(`"train"`, `"dev"`)}, []string{"field split", `"dev"`, "validate"}},
 		{"missing image", []string{row("a.png", "gone.png")}, []string{"row 1", "field prompt.images", "gone.png: no such file", "correct the path"}},
 		{"truncated PNG", []string{row(), row(`"id":"1"`, `"id":"2"`, "a.png", "cut.png")}, []string{"row 2", "cut.png: damaged or truncated png", "copy the file again"}},
-		{"not an image", []string{row("a.png", "text.png")}, []string{"text.png: not a PNG or JPEG"}},
+		{"not an image", []string{row("a.png", "text.png")}, []string{"text.png: not a PNG, JPEG or DICOM"}},
 		{"outside the directory", []string{row("a.png", "../a.png")}, []string{"leads out of the data set"}},
 		{"no image file", []string{row(`"path":"a.png"`, `"view":"PA"`)}, []string{"images[0]", "neither path nor sha256"}},
 		{"wrong hash", []string{row(`"path":`, `"sha256":"abc","path":`)}, []string{"sha256 is abc", "correct the hash"}},

@@ -21,6 +21,7 @@ import (
 
 	"xragent/dataset"
 	"xragent/rollout"
+	"xragent/toolserver/dicom"
 )
 
 // The bounds of what is read from outside.
@@ -213,11 +214,12 @@ func (s *Set) fill(path string, seen map[string]*loaded) error {
 		for j := range s.Samples[i].Prompt.Images {
 			img := &s.Samples[i].Prompt.Images[j]
 			got := seen[fileOf(*img)]
-			if img.SHA256 != "" && img.SHA256 != got.sha {
+			if img.SHA256 != "" && img.SHA256 != got.source {
 				return fmt.Errorf("%s: row %d: field prompt.images[%d].sha256 is %.12s, the file %s has %.12s: restore the file or correct the hash",
-					path, i+1, j, img.SHA256, fileOf(*img), got.sha)
+					path, i+1, j, img.SHA256, fileOf(*img), got.source)
 			}
-			img.SHA256, img.Width, img.Height = got.sha, got.width, got.height
+			complete(img, got.about)
+			img.SHA256, img.Width, img.Height = got.sha, got.about.Width, got.about.Height
 			s.files[got.sha] = got.path
 		}
 	}
@@ -232,11 +234,30 @@ func fileOf(img dataset.Image) string {
 	return imagePath("", img.SHA256)
 }
 
-// loaded is what is known of an image file.
+// loaded is what is known of an image file. sha is the content's that the data
+// set serves; source, the file's. They differ for DICOM, of which only the
+// displayed pixels are served.
 type loaded struct {
-	path, sha     string
-	width, height int
-	err           error
+	path, sha, source string
+	about             dataset.Image
+	err               error
+}
+
+// complete fills in what the row leaves open from what a DICOM file says.
+func complete(img *dataset.Image, about dataset.Image) {
+	if img.View == "" {
+		img.View, img.ViewFrom = about.View, about.ViewFrom
+	}
+	if img.AgeYears == 0 {
+		img.AgeYears = about.AgeYears
+	}
+	if img.SpacingMM == 0 {
+		img.SpacingMM = about.SpacingMM
+	}
+	if img.Domain == "" {
+		img.Domain = about.Domain
+	}
+	img.SquarePx = img.SquarePx || about.SquarePx
 }
 
 // load reads and decodes an image, so that a truncated file is found now and
@@ -251,11 +272,15 @@ func load(dir, name string) loaded {
 		l.err = err
 		return l
 	}
-	l.sha = digest(data)
+	l.source = digest(data)
+	if dicom.Is(data) {
+		return l.readDICOM(data)
+	}
+	l.sha = l.source
 	cfg, format, err := image.DecodeConfig(bytes.NewReader(data))
 	switch {
 	case err != nil:
-		l.err = fmt.Errorf("%s: not a PNG or JPEG image: %w", l.path, err)
+		l.err = fmt.Errorf("%s: not a PNG, JPEG or DICOM image: %w", l.path, err)
 	case cfg.Width*cfg.Height > maxPixels:
 		l.err = fmt.Errorf("%s: %d × %d pixels, at most %d: make it smaller", l.path, cfg.Width, cfg.Height, maxPixels)
 	case max(cfg.Width, cfg.Height) > maxAspect*min(cfg.Width, cfg.Height):
@@ -265,8 +290,28 @@ func load(dir, name string) loaded {
 			l.err = fmt.Errorf("%s: damaged or truncated %s of %d bytes: %w: copy the file again", l.path, format, len(data), err)
 		}
 	}
-	l.width, l.height = cfg.Width, cfg.Height
+	l.about.Width, l.about.Height = cfg.Width, cfg.Height
 	return l
+}
+
+func (l loaded) readDICOM(data []byte) loaded {
+	film, about, err := served(data)
+	if err != nil {
+		l.err = fmt.Errorf("%s: %w", l.path, err)
+	}
+	l.sha, l.about = digest(film), about
+	return l
+}
+
+// served returns what the data set serves of a DICOM file, a PNG, with what the
+// file says of it.
+func served(data []byte) ([]byte, dataset.Image, error) {
+	m, err := dicom.Decode(data, dicom.Limits{Bytes: maxImage, Pixels: maxPixels})
+	if err != nil {
+		return nil, dataset.Image{}, err
+	}
+	film, err := m.PNG()
+	return film, m.About(), err
 }
 
 func readBounded(path string) ([]byte, error) {

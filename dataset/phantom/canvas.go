@@ -7,11 +7,33 @@ import "math"
 type canvas struct {
 	v    []float32 // Size × Size
 	lung []float32 // share of aerated lung at each pixel, for what stays inside lungs
+	fine []float32 // detail that a view at a quarter of the scale must not show
 }
 
 func newCanvas() *canvas {
-	return &canvas{v: make([]float32, Size*Size), lung: make([]float32, Size*Size)}
+	return &canvas{v: make([]float32, Size*Size), lung: make([]float32, Size*Size), fine: make([]float32, Size*Size)}
 }
+
+// settle adds the fine detail, less its mean over every aligned block of 4 × 4
+// pixels: what averages such blocks sees none of it.
+func (c *canvas) settle() {
+	for by := 0; by < Size; by += coarseStep {
+		for bx := 0; bx < Size; bx += coarseStep {
+			mean := float32(0)
+			for i := range coarseStep * coarseStep {
+				mean += c.fine[(by+i/coarseStep)*Size+bx+i%coarseStep]
+			}
+			mean /= coarseStep * coarseStep
+			for i := range coarseStep * coarseStep {
+				at := (by+i/coarseStep)*Size + bx + i%coarseStep
+				c.v[at] += c.fine[at] - mean
+			}
+		}
+	}
+}
+
+// coarseStep is how many source pixels a pixel of the policy's view spans.
+const coarseStep = 4
 
 // ramp returns 0 at x <= 0, 1 at x >= width, and a straight line between.
 func ramp(x, width float64) float64 { return max(0, min(1, x/width)) }
@@ -69,34 +91,19 @@ type blob struct {
 	rx, ry float64
 	bright float64
 	soft   float64 // width of the edge as a share of the radius
-	spikes int     // points of a spiculated margin; 0: smooth
-	phase  float64 // of the spikes
 	inLung bool
 }
 
-// draw adds b to the canvas.
+// drawBlob adds b to the canvas.
 func (c *canvas) drawBlob(b blob) {
-	grow := 1.0
-	if b.spikes > 0 {
-		grow = 1.4
-	}
-	rows(b.x-b.rx*grow, b.y-b.ry*grow, b.x+b.rx*grow, b.y+b.ry*grow, func(y, from, to int) {
+	rows(b.x-b.rx, b.y-b.ry, b.x+b.rx, b.y+b.ry, func(y, from, to int) {
 		for x := from; x <= to; x++ {
 			ex, ey := (float64(x)-b.x)/b.rx, (float64(y)-b.y)/b.ry
-			if r := math.Sqrt(ex*ex + ey*ey); r < grow {
-				c.add(y*Size+x, b.bright*ramp(b.rim(ex, ey)-r, b.soft), b.inLung)
+			if r := math.Sqrt(ex*ex + ey*ey); r < 1 {
+				c.add(y*Size+x, b.bright*ramp(1-r, b.soft), b.inLung)
 			}
 		}
 	})
-}
-
-// rim returns the blob's radius, as a share, in the direction of (ex, ey).
-func (b blob) rim(ex, ey float64) float64 {
-	if b.spikes == 0 {
-		return 1
-	}
-	w := math.Cos(float64(b.spikes)*math.Atan2(ey, ex) + b.phase)
-	return 0.8 + 0.6*max(0, w)
 }
 
 // A glyph is 5 columns × 7 rows, one row a byte, the high bit on the left.

@@ -25,7 +25,7 @@ import (
 )
 
 // Version names the generator. A change that alters any study is a new version.
-const Version = "v1"
+const Version = "v2"
 
 // Size is the width and height of an image in pixels.
 const Size = 512
@@ -175,6 +175,7 @@ const (
 	streamPlan = iota + 1
 	streamPixels
 	streamWords
+	streamStrata
 )
 
 // stream returns the generator of one stream of one study.

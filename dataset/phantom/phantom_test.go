@@ -151,7 +151,7 @@ func TestAnswersAreBalanced(t *testing.T) {
 	for k := range n {
 		rng := stream(3, dataset.Test, k, streamPlan)
 		p := &plan{split: dataset.Test, view: PA}
-		p.ask(rng)
+		p.ask(rng, newStratum(3, dataset.Test, k))
 		p.conditions(rng)
 		if p.untold {
 			untold++
@@ -179,7 +179,8 @@ func TestAnswersAreBalanced(t *testing.T) {
 		}
 		for a, c := range by {
 			share, even := float64(c)/float64(total), 1/float64(len(by))
-			if slack := 3 * math.Sqrt(even*(1-even)/float64(total)); math.Abs(share-even) > max(0.02, slack) {
+			slack := 4 * math.Sqrt(even*(1-even)/float64(total)) // hundreds are compared
+			if math.Abs(share-even) > max(0.02, slack) {
 				t.Errorf("%s: answer %d is right in %.3f of %d questions, want %.3f", key, a, share, total, even)
 			}
 		}
@@ -223,8 +224,7 @@ func TestWordingDoesNotGiveTheNeedAway(t *testing.T) {
 	}
 }
 
-// maxTextAUC is where version 1 stands; phantoms.md asks for 0.65.
-const maxTextAUC = 0.83
+const maxTextAUC = 0.65
 
 // auc scores each template by its own rate of positives.
 func auc(positive, all map[string]float64) float64 {
@@ -376,8 +376,10 @@ func TestAnswersFollowFromTruth(t *testing.T) {
 			continue
 		}
 		first := Finding{}
-		if len(p.scene.findings) > 0 {
-			first = p.scene.findings[0]
+		for _, f := range slices.Backward(p.scene.findings) {
+			if f.Name != scar {
+				first = f
+			}
 		}
 		ok := true
 		switch p.tmpl.name {
@@ -387,7 +389,7 @@ func TestAnswersFollowFromTruth(t *testing.T) {
 			ok = p.right() == first.Margin
 		case "nodule-side":
 			ok = (p.right() == "yes") == (first.side == p.askedSide)
-		case "pneumothorax-side", "effusion-side", "denser-lung", "smaller-lung", "shift-side":
+		case "pneumothorax-side", "effusion-side", "shift-side":
 			ok = p.right() == first.Side
 		case "heart-size":
 			ok = p.answer == heartCategory(p.ratio)
@@ -464,21 +466,50 @@ func TestCollimationCoversNoLung(t *testing.T) {
 	}
 }
 
-// TestTextureIsInvisibleCoarse holds that edema changes the full image and not
-// the coarse view.
-func TestTextureIsInvisibleCoarse(t *testing.T) {
-	p := newPlan(1, dataset.Train, 0)
-	p.view, p.fault, p.scene.view = PA, NoFault, PA
-	p.scene.style.noise = 0
-	p.scene.findings = nil
-	plain := film(p)
-	p.scene.findings = []Finding{{Name: Edema, Opacity: 18, side: right, zone: 1}}
-	sick := film(p)
-	if d := difference(plain, sick); d < 10 {
-		t.Errorf("edema changes pixels by at most %d", d)
+// TestSmallFindingsHide holds that what needs a crop or a parse changes the film
+// and not the coarse view.
+func TestSmallFindingsHide(t *testing.T) {
+	bare := func() *plan {
+		p := newPlan(1, dataset.Train, 0)
+		p.view, p.fault, p.scene.view = PA, NoFault, PA
+		p.scene.style.noise, p.scene.style.grid = 0, 0
+		p.scene.findings, p.scene.tube, p.body.fluid = nil, noTube, [2]float64{14, 14}
+		p.scene.film = p.body
+		return p
 	}
-	if d := difference(Thin(plain, 4), Thin(sick, 4)); d > 6 {
-		t.Errorf("edema changes the coarse view by %d", d)
+	for name, change := range map[string]func(s *scene, sick bool){
+		"texture": func(s *scene, sick bool) {
+			if sick {
+				s.findings = []Finding{{Name: Edema, Opacity: 18, side: right, zone: 1}}
+			}
+		},
+		"pneumothorax": func(s *scene, sick bool) {
+			if sick {
+				s.findings = []Finding{{Name: Pneumothorax, SizeMM: 6, side: left}}
+			}
+		},
+		"scar or fluid": func(s *scene, sick bool) {
+			if sick {
+				s.findings = []Finding{{Name: scar, side: left}}
+			}
+		},
+		"tube tip": func(s *scene, sick bool) {
+			s.tube, s.tip = thinTube, -20
+			if sick {
+				s.tip = 18
+			}
+		},
+	} {
+		plain, sick := bare(), bare()
+		change(&plain.scene, false)
+		change(&sick.scene, true)
+		a, b := film(plain), film(sick)
+		if d := difference(a, b); d < 16 {
+			t.Errorf("%s: pixels change by at most %d", name, d)
+		}
+		if d := difference(Thin(a, 4), Thin(b, 4)); d > 3 {
+			t.Errorf("%s: the coarse view changes by %d", name, d)
+		}
 	}
 }
 

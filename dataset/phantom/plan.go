@@ -45,11 +45,12 @@ type plan struct {
 func newPlan(seed uint64, split dataset.Split, k int) *plan {
 	rng := stream(seed, split, k, streamPlan)
 	p := &plan{key: splitKey{seed, k}, split: split, view: PA}
-	p.ask(rng)
+	p.ask(rng, newStratum(seed, split, k))
 	p.conditions(rng)
 	p.age = float64(20 + rng.IntN(70))
 	p.ratio = between(rng, 0.39, 0.54)
 	p.body = drawThorax(rng, p.ratio, split)
+	p.scene.line = [2]float64{between(rng, 6, 10), between(rng, 6, 10)}
 	if !p.untold {
 		p.large = p.need == NeedCoarse
 		p.tmpl.arrange(p, rng, p.answer)
@@ -67,11 +68,11 @@ func (p *plan) conditions(rng *rand.Rand) {
 	switch {
 	case p.need == NeedMisleading:
 		p.mislead(rng)
-	case p.need == NeedBundle || len(p.relevant()) > 0 || p.tmpl.name == "projection" || p.tmpl.general && p.need == NeedCoarse:
+	case p.need == NeedBundle || len(p.relevant()) > 0 || p.tmpl.plain || p.tmpl.general && p.need == NeedCoarse:
 		// A clean PA film; the projection's own question sets the view.
-	case p.need == NeedLookup && chance(rng, 0.4):
+	case p.need == NeedLookup && chance(rng, 0.95), p.kind == dataset.Report && chance(rng, 0.4):
 		p.view = Lateral
-	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.06):
+	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.1):
 		p.view, p.untold, p.need = Lateral, true, NeedCoarse // the view alone tells
 	default:
 		p.common(rng)
@@ -88,7 +89,7 @@ func (p *plan) common(rng *rand.Rand) {
 		percent float64
 		view    View
 		fault   Fault
-	}{{15, AP, NoFault}, {7, PA, Rotated}, {6, PA, Cropped}, {6, PA, PoorInspiration}, {2, PA, MaskFailure}} {
+	}{{28, AP, NoFault}, {3, PA, Rotated}, {5, PA, Cropped}, {8, PA, PoorInspiration}, {3, PA, MaskFailure}} {
 		if at -= c.percent; at < 0 {
 			p.view, p.fault = c.view, c.fault
 			return
@@ -100,7 +101,7 @@ func (p *plan) common(rng *rand.Rand) {
 // in the direction away from the right answer where there is a choice.
 func (p *plan) mislead(rng *rand.Rand) {
 	switch p.tmpl.name {
-	case "heart-size":
+	case "heart-size", "heart-enlarged":
 		p.fault = pick(rng, NoFault, NoFault, NoFault, NoFault, NoFault, Cropped, Cropped, PoorInspiration, PoorInspiration)
 		if p.fault == NoFault {
 			p.view = AP
@@ -164,7 +165,10 @@ func (p *plan) add(rng *rand.Rand, f Finding, side, zone int) {
 	if zone >= 0 {
 		f.Zone = zoneNames[zone]
 	}
-	f.fx, f.fy, f.phase = between(rng, -0.2, 0.2), between(rng, -0.22, 0.22), between(rng, 0, 6)
+	f.fx, f.fy, f.phase = between(rng, -0.2, 0.2), between(rng, -0.2, 0.2), between(rng, 0, 6)
+	if zone == len(zoneNames)-1 {
+		f.fy += 0.1 // clear of what a crop of the middle zone shows
+	}
 	p.scene.findings = append(p.scene.findings, f)
 }
 
@@ -177,21 +181,24 @@ func (p *plan) elsewhere(rng *rand.Rand) (side, zone int) {
 	return i / 3, i % 3
 }
 
+// The diameters of nodules in millimetres.
+var (
+	smallNodule = [2]float64{5, 9}
+	largeNodule = [2]float64{20, 30}
+)
+
 func (p *plan) nodule(rng *rand.Rand, side, zone int, margin string) {
-	f := Finding{Name: Nodule, SizeMM: between(rng, 5, 9), Margin: margin, Opacity: 32}
+	f := Finding{Name: Nodule, SizeMM: between(rng, smallNodule[0], smallNodule[1]), Margin: margin}
+	f.Opacity = 44 - 1.4*f.SizeMM // about the same sum as the shadows of vessels
 	if p.large {
-		f.SizeMM, f.Opacity = between(rng, 20, 30), 52
+		f.SizeMM, f.Opacity = between(rng, largeNodule[0], largeNodule[1]), 56
 	}
 	p.add(rng, f, side, zone)
 }
 
-// opacity makes one lung more opaque.
+// opacity makes one zone opaque, which every view shows.
 func (p *plan) opacity(rng *rand.Rand, side, zone int) {
-	if p.large {
-		p.add(rng, Finding{Name: Consolidation, SizeMM: between(rng, 70, 95), Opacity: 72}, side, zone)
-		return
-	}
-	p.add(rng, Finding{Name: haze, Opacity: 6}, side, -1)
+	p.add(rng, Finding{Name: Consolidation, SizeMM: between(rng, 70, 95), Opacity: 72}, side, zone)
 }
 
 // pattern makes one zone abnormal.
@@ -212,18 +219,28 @@ func (p *plan) edema(rng *rand.Rand, side, zone int, marked bool) {
 }
 
 func (p *plan) pneumothorax(rng *rand.Rand, side int) {
-	f := Finding{Name: Pneumothorax, SizeMM: between(rng, 4.5, 7.5), Opacity: 24}
+	f := Finding{Name: Pneumothorax, SizeMM: p.scene.line[side] * SpacingMM, Opacity: 24}
 	if p.large {
 		f.SizeMM = between(rng, 35, 60)
 	}
 	p.add(rng, f, side, -1)
 }
 
+// effusion fills a costophrenic angle. Little fluid has a scar on the other
+// side for company, which looks the same in the coarse view. Much fluid either
+// leaves the heart's border free or hides it altogether.
 func (p *plan) effusion(rng *rand.Rand, side int) {
-	mm := between(rng, 8, 11)
-	if p.large {
-		mm = between(rng, 90, 200)
+	if !p.large {
+		p.scars(rng)
+		p.scene.findings = slices.DeleteFunc(p.scene.findings, func(f Finding) bool { return f.Name == scar && f.side == side })
+		p.add(rng, Finding{Name: Effusion, SizeMM: p.body.fluid[side] * SpacingMM}, side, -1)
+		return
 	}
+	mm := between(rng, 62, 68)
+	if p.tmpl.name != diagnosisName && chance(rng, 0.6) {
+		mm = between(rng, 100, 200)
+	}
+	p.scene.findings = slices.DeleteFunc(p.scene.findings, func(f Finding) bool { return f.Name == scar && f.side == side })
 	p.body.fluid[side] = mm / SpacingMM
 	if mm > 180 { // massive: pushes the mediastinum away
 		p.body.push(-toward(side) * 24)
@@ -231,20 +248,28 @@ func (p *plan) effusion(rng *rand.Rand, side int) {
 	p.add(rng, Finding{Name: Effusion, SizeMM: mm}, side, -1)
 }
 
-// intubate places a tube with its tip above the carina (0), at it (1), or in
-// the right main bronchus (2).
-func (p *plan) intubate(rng *rand.Rand, where int) {
-	p.scene.tube = true
-	name := TubeMalposition
-	switch where {
-	case 0:
-		name, p.scene.tip = tube, -between(rng, 46, 66)
-	case 1:
-		p.scene.tip = between(rng, -3, 3)
-	default:
-		p.scene.tip = between(rng, 24, 34)
+// scars blunts both costophrenic angles.
+func (p *plan) scars(rng *rand.Rand) {
+	for side := range 2 {
+		if p.body.fluid[side] == 0 {
+			p.body.fluid[side] = between(rng, 9, 12) / SpacingMM
+			p.add(rng, Finding{Name: scar}, side, -1)
+		}
 	}
-	p.scene.findings = append(p.scene.findings, Finding{Name: name})
+}
+
+// intubate places a tube with its tip above the carina (0) or in the right main
+// bronchus (1).
+func (p *plan) intubate(rng *rand.Rand, where int) {
+	p.scene.tube, p.scene.tip = thinTube, -between(rng, 9, 22)
+	if p.large {
+		p.scene.tube, p.scene.tip = thickTube, -between(rng, 40, 66)
+	}
+	name := tube
+	if where == 1 {
+		name, p.scene.tip = TubeMalposition, -0.9*p.scene.tip
+	}
+	p.scene.findings = append(p.scene.findings, Finding{Name: name, TipMM: p.scene.tip * SpacingMM})
 }
 
 // The anatomical cardiothoracic ratios of a normal, borderline and enlarged
@@ -257,6 +282,25 @@ var heartRanges = map[Fault][3][2]float64{
 }
 
 var heartRangesAP = [3][2]float64{{0.44, 0.465}, {0.485, 0.515}, {0.55, 0.60}}
+
+// The heart of a protocol's question: its ratio says nothing of the answer,
+// which lies in the limit; a large or a small one is over or under any limit.
+func (p *plan) protocolHeart(rng *rand.Rand, yes bool) {
+	const clear = 0.012 // of the limit
+	if p.large {
+		p.code = limit.drawCode(rng, p.split, rng.IntN(len(limit.values)))
+		p.heartEnlarged(rng, yes)
+		return
+	}
+	p.setRatio(rng, between(rng, 0.475, 0.525))
+	var fitting []int
+	for i, v := range limitValues {
+		if yes && v < p.ratio-clear || !yes && v > p.ratio+clear {
+			fitting = append(fitting, i)
+		}
+	}
+	p.code = limit.drawCode(rng, p.split, pick(rng, fitting...))
+}
 
 func (p *plan) heartSize(rng *rand.Rand, a int) {
 	r := heartRanges[p.fault][a]
@@ -316,23 +360,47 @@ func (p *plan) shift(rng *rand.Rand, side int) {
 func (p *plan) anomaly(rng *rand.Rand, side int) {
 	nodule := func() { p.nodule(rng, side, rng.IntN(3), pick(rng, smooth, spiculated)) }
 	air := func() { p.pneumothorax(rng, side) }
-	fluid := func() { p.effusion(rng, side) }
-	opaque := func() { p.opacity(rng, side, rng.IntN(3)) }
 	switch p.need {
 	case NeedCoarse:
-		pick(rng, nodule, air, fluid, opaque, func() { p.collapse(rng, side) })()
+		pick(rng, nodule, air, func() { p.effusion(rng, side) }, func() { p.opacity(rng, side, rng.IntN(3)) }, func() { p.collapse(rng, side) })()
 	case NeedCrop:
-		pick(rng, nodule, air, fluid)()
+		pick(rng, nodule, air)()
 	case NeedParse:
-		pick(rng, opaque, func() { p.edema(rng, side, rng.IntN(3), true) })()
+		p.edema(rng, side, rng.IntN(3), true)
 	default:
 		p.collapse(rng, side)
 	}
 }
 
+// airless takes air from one lung in a way that the need's evidence shows.
+func (p *plan) airless(rng *rand.Rand, side int) {
+	switch p.need {
+	case NeedCoarse:
+		pick(rng, func() { p.effusion(rng, side) }, func() { p.opacity(rng, side, rng.IntN(3)) }, func() { p.collapse(rng, side) })()
+	case NeedParse:
+		p.edema(rng, side, rng.IntN(3), true)
+	default:
+		p.collapse(rng, side)
+	}
+}
+
+// pair makes a nodule and a large effusion, on the same side or not.
+func (p *plan) pair(rng *rand.Rand, same bool) {
+	side := rng.IntN(2)
+	other := side
+	if !same {
+		other = 1 - side
+	}
+	p.nodule(rng, side, rng.IntN(2), pick(rng, smooth, spiculated)) // above the fluid
+	p.large = true
+	p.body.fluid[other] = between(rng, 62, 90) / SpacingMM
+	p.add(rng, Finding{Name: Effusion, SizeMM: p.body.fluid[other] * SpacingMM}, other, -1)
+}
+
 // mainFinding makes one finding the only one, by its place in the template's answers.
 func (p *plan) mainFinding(rng *rand.Rand, a int) {
-	p.setRatio(rng, between(rng, 0.40, 0.46))
+	p.setRatio(rng, between(rng, 0.44, 0.47))
+	p.scars(rng)
 	side := rng.IntN(2)
 	switch a {
 	case 0:
@@ -351,15 +419,18 @@ func (p *plan) mainFinding(rng *rand.Rand, a int) {
 // background adds findings that the question is not about.
 func (p *plan) background(rng *rand.Rand) {
 	if p.view == Lateral {
-		p.scene.findings, p.body.fluid, p.scene.tube = nil, [2]float64{}, false
+		p.scene.findings, p.body.fluid, p.scene.tube = nil, [2]float64{}, noTube
 		return
+	}
+	if !p.tmpl.general && chance(rng, 0.3) {
+		p.scars(rng)
 	}
 	often := 0.1
 	if p.kind == dataset.Report {
 		often = 0.16
 	}
 	for _, name := range anything {
-		hit := chance(rng, often)
+		hit := chance(rng, often) && !(name == Effusion && p.has(scar))
 		if hit && slices.Contains(p.tmpl.allow, name) && !p.has(name) {
 			p.large = chance(rng, 0.5)
 			if p.kind == dataset.Report {
@@ -376,7 +447,6 @@ func (p *plan) addByName(rng *rand.Rand, name string) {
 	case Nodule:
 		p.nodule(rng, side, rng.IntN(3), pick(rng, smooth, spiculated))
 	case Consolidation:
-		p.large = true
 		p.opacity(rng, side, rng.IntN(3))
 	case Effusion:
 		p.effusion(rng, side)
@@ -390,7 +460,7 @@ func (p *plan) addByName(rng *rand.Rand, name string) {
 		p.intubate(rng, 0)
 	case TubeMalposition:
 		if !p.has(tube) {
-			p.intubate(rng, 1+rng.IntN(2))
+			p.intubate(rng, 1)
 		}
 	}
 }

@@ -21,6 +21,9 @@ var (
 	reviewer = fact{"protocol-reviewer", []string{"registrar", "consultant", "nurse", "physicist", "surgeon"}}
 )
 
+// limitValues are the limit's values as numbers.
+var limitValues = []float64{0.46, 0.48, 0.50, 0.52, 0.54}
+
 const (
 	protocols    = 10000 // codes P-0000 to P-9999
 	heldOutTenth = 3     // tenths of the codes that only the test splits ask for
@@ -69,7 +72,7 @@ func (f fact) drawCode(rng *rand.Rand, split dataset.Split, a int) string {
 
 func protocolTemplate(f fact, capability, words string) template {
 	return template{
-		name: f.name, capability: capability, need: map[Need]float64{NeedLookup: 1},
+		name: f.name, capability: capability, need: map[Need]float64{NeedLookup: 1.2},
 		answers: f.values, words: words, closed: words, allow: anything,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.code = f.drawCode(rng, p.split, a) },
 	}

@@ -1,6 +1,7 @@
 package phantom
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -45,6 +46,8 @@ type template struct {
 	// general templates ask for anything abnormal; a measurement bears on them
 	// only where it is the evidence.
 	general bool
+	// plain films only: PA, without a fault.
+	plain bool
 	// need maps each evidence class that it serves to its weight there.
 	need    map[Need]float64
 	answers []string // right equally often
@@ -63,13 +66,34 @@ type template struct {
 	sided bool
 }
 
-// ask draws the question: need, template, form and right answer.
-func (p *plan) ask(rng *rand.Rand) {
-	p.need = drawNeed(rng)
-	p.tmpl = drawTemplate(rng, p.need)
-	p.answer = rng.IntN(max(1, len(p.tmpl.answers)))
+// A stratum is a point of the unit square that decides need and template, and
+// the answer. The points of a split's studies are a (0, 2)-sequence in base 2
+// (Sobol' 1967; Kollig and Keller 2002), shifted by the seed: from the first
+// study on they fill the square evenly, and so does every strip of it, so that
+// shares, and the answers within a template, are even in small samples too.
+type stratum [2]float64
+
+func newStratum(seed uint64, split dataset.Split, k int) stratum {
+	rng := stream(seed, split, 0, streamStrata)
+	shift := rng.Uint64()
+	x, y := bits.Reverse32(uint32(k))^uint32(shift), uint32(shift>>32)
+	for i, v := uint32(k), uint32(1)<<31; i != 0; i, v = i>>1, v^v>>1 {
+		if i&1 != 0 {
+			y ^= v
+		}
+	}
+	return stratum{float64(x) / (1 << 32), float64(y) / (1 << 32)}
+}
+
+// of returns which of n equal parts a coordinate lies in.
+func of(u float64, n int) int { return min(int(u*float64(n)), n-1) }
+
+// ask makes the question: need, template, right answer and form.
+func (p *plan) ask(rng *rand.Rand, at stratum) {
+	p.need, p.tmpl = assign(at[0])
+	p.answer = of(at[1], max(1, len(p.tmpl.answers)))
 	if only := p.tmpl.only[p.need]; only != nil {
-		p.answer = pick(rng, only...)
+		p.answer = only[of(at[1], len(only))]
 	}
 	p.kind = dataset.MultipleChoice
 	switch {
@@ -84,30 +108,37 @@ func (p *plan) ask(rng *rand.Rand) {
 	p.placed = chance(rng, 0.5)
 }
 
-func drawNeed(rng *rand.Rand) Need {
-	at := rng.Float64() * 100
+// assign returns the need and the template at u, each in its share of [0, 1).
+func assign(u float64) (Need, *template) {
+	at := u * 100
 	for _, n := range Needs {
 		if at -= n.Percent; at < 0 {
-			return n.Need
+			return n.Need, drawTemplate(1+at/n.Percent, n.Need)
 		}
 	}
-	return Needs[0].Need
+	return Needs[0].Need, drawTemplate(0, Needs[0].Need)
 }
 
-func drawTemplate(rng *rand.Rand, need Need) *template {
+func drawTemplate(u float64, need Need) *template {
 	total := 0.0
 	for i := range templates {
 		total += templates[i].need[need]
 	}
-	at := rng.Float64() * total
+	at := u * total
+	last := -1
 	for i := range templates {
-		if w := templates[i].need[need]; w > 0 {
-			if at -= w; at < 0 {
-				return &templates[i]
-			}
+		w := templates[i].need[need]
+		if w > 0 {
+			last = i
+		}
+		if at -= w; w > 0 && at < 0 {
+			break
 		}
 	}
-	panic("phantom: no template serves " + string(need))
+	if last < 0 {
+		panic("phantom: no template serves " + string(need))
+	}
+	return &templates[last]
 }
 
 // right returns the right answer in words.

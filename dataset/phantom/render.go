@@ -49,6 +49,7 @@ func (c *canvas) frontal(s *scene, rng *rand.Rand) {
 	if s.veil.bright > 0 {
 		c.drawBlob(s.veil)
 	}
+	c.settle()
 }
 
 // tissue lays down chest wall, lungs, heart, mediastinum, abdomen and fluid.
@@ -125,7 +126,7 @@ func (c *canvas) vessels(t *thorax, s *scene, rng *rand.Rand) {
 		hx := t.spine + toward(side)*(mediastinum+toward(side)*t.trachea+16)
 		hy := t.apex + (t.dome[side]-t.apex)*0.48
 		c.drawBlob(blob{x: hx, y: hy, rx: 20, ry: 30, bright: 46, soft: 1})
-		for range 13 {
+		for range s.style.vessels {
 			angle := (rng.Float64() - 0.5) * 2.6
 			reach := (0.35 + 0.5*rng.Float64()) * t.half[side]
 			c.draw(stroke{
@@ -134,9 +135,21 @@ func (c *canvas) vessels(t *thorax, s *scene, rng *rand.Rand) {
 			})
 		}
 		for range s.style.shadows {
-			x, y := t.somewhere(side, rng)
-			r := 7 + 3*rng.Float64()
-			c.drawBlob(blob{x: x, y: y, rx: r, ry: r, bright: 17 + 9*rng.Float64(), soft: 1, inLung: true})
+			c.shadow(t, side, rng)
+		}
+	}
+	if s.style.mottle > 0 {
+		c.patch(s.style.mottle, rng)
+	}
+}
+
+// patch makes the lungs uneven in squares of the given grain, as no film
+// outside the out-of-distribution split is.
+func (c *canvas) patch(bright float64, rng *rand.Rand) {
+	const grain = 12
+	for by := 0; by < Size; by += grain {
+		for bx := 0; bx < Size; bx += grain {
+			c.drawBlob(blob{x: float64(bx), y: float64(by), rx: grain, ry: grain, bright: bright * (4*rng.Float64() - 2), soft: 1, inLung: true})
 		}
 	}
 }
@@ -227,18 +240,46 @@ func (c *canvas) shoulders(s *scene) {
 	}
 }
 
-// device draws an endotracheal tube.
+// device draws an endotracheal tube. A thick one ends where it is seen to end.
+// The line of a thin one is fine detail inside a soft shadow that goes on into
+// the right main bronchus wherever the tube ends.
 func (c *canvas) device(s *scene) {
-	if !s.tube {
+	if s.tube == noTube {
 		return
 	}
 	t := &s.film
-	x, y := t.carina()
-	wire := stroke{x0: t.spine + 0.4*t.trachea, y0: 0, x1: x, y1: y + min(0, s.tip), r0: 1.7, r1: 1.7, bright: 36, soft: 1.2}
-	if s.tip > 0 { // past the carina: into the right main bronchus
-		c.draw(stroke{x0: x, y0: y, x1: x - 0.75*s.tip, y1: y + s.tip, r0: 1.7, r1: 1.7, bright: 36, soft: 1.2})
+	if s.tube == thickTube {
+		c.course(t, s.tip, stroke{r0: 2.3, r1: 2.3, bright: 62, soft: 1.2})
+		return
 	}
-	c.draw(wire)
+	c.course(t, thinEnd, stroke{r0: 2.6, r1: 2.6, bright: 9, soft: 4})
+	plain := c.v
+	c.v = c.fine
+	c.course(t, s.tip, stroke{r0: 1, r1: 1, bright: 52, soft: 1})
+	c.v = plain
+}
+
+// thinEnd is where the shadow of a thin tube ends, below the carina.
+const thinEnd = 40
+
+// course draws a stroke from the neck down the trachea, and past the carina
+// into the right main bronchus, to a tip so far below the carina.
+func (c *canvas) course(t *thorax, tip float64, like stroke) {
+	x, y := t.carina()
+	x0 := t.spine + 0.4*t.trachea
+	down := like
+	down.x0, down.y0 = x0, 0
+	if tip <= 0 {
+		share := (y + tip) / y
+		down.x1, down.y1 = x0+(x-x0)*share, y+tip
+		c.draw(down)
+		return
+	}
+	down.x1, down.y1 = x, y
+	c.draw(down)
+	into := like
+	into.x0, into.y0, into.x1, into.y1 = x, y, x-0.75*tip, y+tip
+	c.draw(into)
 }
 
 // lateral paints a lateral film: one lung field, spine behind, heart in front.
@@ -301,7 +342,12 @@ func (c *canvas) markers(st style) {
 	if st.marker == "R" {
 		x = 24
 	}
-	c.write(st.marker, x, st.markerY, st.markerSize, 250)
+	bright := float32(250)
+	if st.boxed {
+		c.fill(x-st.markerSize, st.markerY-st.markerSize, 9*st.markerSize, bright)
+		bright = 10
+	}
+	c.write(st.marker, x, st.markerY, st.markerSize, bright)
 	c.write(st.burnt, Size/2-40, Size-34, 3, 240)
 }
 

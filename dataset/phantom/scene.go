@@ -12,9 +12,10 @@ type scene struct {
 	view     View
 	film     thorax // as projected
 	findings []Finding
-	tube     bool
-	tip      float64 // of the tube, below the carina
-	veil     blob    // of a mask failure
+	tube     tubeKind
+	tip      float64    // of the tube, below the carina
+	line     [2]float64 // depth of each side's companion shadow below the chest wall
+	veil     blob       // of a mask failure
 	style    style
 }
 
@@ -25,11 +26,23 @@ type style struct {
 	noise                float64 // standard deviation
 	grid                 float64 // brightness of grid lines; 0: none
 	shadows              int     // soft round vessel shadows in each lung
+	vessels              int     // branches in each lung
+	mottle               float64 // patchiness of the lungs; 0: none
 	collimation          int     // border in pixels
 	marker               string  // R or L
 	markerSize, markerY  int
+	boxed                bool   // the marker is dark in a bright box
 	burnt                string // text burnt into the film
 }
+
+// A tubeKind says how an endotracheal tube shows.
+type tubeKind int
+
+const (
+	noTube    tubeKind = iota
+	thinTube           // its end is lost in the coarse view
+	thickTube          // its end is seen in the coarse view
+)
 
 // between draws uniformly from [a, b).
 func between(rng *rand.Rand, a, b float64) float64 { return a + rng.Float64()*(b-a) }
@@ -44,7 +57,7 @@ func pick[T any](rng *rand.Rand, from ...T) T { return from[rng.IntN(len(from))]
 func drawStyle(rng *rand.Rand, ood bool) style {
 	s := style{
 		brightness: between(rng, -10, 10), contrast: between(rng, 0.9, 1.1),
-		heel: between(rng, -8, 8), noise: between(rng, 2.5, 4.5), shadows: 6,
+		heel: between(rng, -8, 8), noise: between(rng, 2.5, 4.5), shadows: 5 + rng.IntN(4), vessels: 13,
 		collimation: rng.IntN(12), marker: pick(rng, "R", "L"), markerSize: 4, markerY: 24 + rng.IntN(30),
 	}
 	if chance(rng, 0.3) {
@@ -56,8 +69,8 @@ func drawStyle(rng *rand.Rand, ood bool) style {
 	if ood {
 		s.brightness += pick(rng, -16.0, 16)
 		s.contrast = pick(rng, between(rng, 0.75, 0.85), between(rng, 1.18, 1.3))
-		s.noise, s.shadows = between(rng, 5.5, 7.5), 9
-		s.collimation, s.markerSize, s.markerY = 14+rng.IntN(12), 6, 60+rng.IntN(40)
+		s.noise, s.shadows, s.vessels, s.mottle = between(rng, 5.5, 7.5), 9, 18, between(rng, 3, 5)
+		s.collimation, s.markerSize, s.markerY, s.boxed = 14+rng.IntN(12), 6, 60+rng.IntN(40), true
 		s.grid = pick(rng, 0.0, 5)
 	}
 	return s
@@ -150,79 +163,148 @@ func (s *scene) place() {
 
 // disease draws the findings that are not geometry.
 func (c *canvas) disease(s *scene, rng *rand.Rand) {
+	air := [2]bool{}
 	for _, f := range s.findings {
 		r := f.SizeMM / SpacingMM / 2
 		switch f.Name {
 		case Nodule:
-			b := blob{x: f.X, y: f.Y, rx: r, ry: r, bright: f.Opacity, soft: min(0.5, 1.6/r), phase: f.phase, inLung: true}
-			if f.Margin == spiculated {
-				b.spikes = 11
-			}
-			c.drawBlob(b)
+			c.nodule(f, r)
 		case Consolidation:
 			c.drawBlob(blob{x: f.X, y: f.Y, rx: r * 1.1, ry: r * 0.9, bright: f.Opacity, soft: 0.45, inLung: true})
 		case Edema:
 			c.texture(&s.film, f, rng)
-		case haze:
-			c.haze(&s.film, f)
+		case scar:
+			c.serrate(&s.film, f.side)
 		case Pneumothorax:
-			c.pleura(&s.film, f)
+			c.pleura(&s.film, f, s.line[f.side])
+			air[f.side] = f.SizeMM > thinAir
+		}
+	}
+	for side, collapsed := range air {
+		if !collapsed {
+			c.companion(&s.film, side, s.line[side])
 		}
 	}
 }
 
-// texture adds a fine pattern to a zone. Its mean over every aligned block of
-// 4 × 4 pixels is zero, so that a view at a quarter of the scale does not show it.
+// nodule draws a disc with a margin: rays where it is spiculated, else a faint
+// halo of about the same sum, so that a coarse view of a small one cannot tell.
+func (c *canvas) nodule(f Finding, r float64) {
+	b := blob{x: f.X, y: f.Y, rx: r, ry: r, bright: f.Opacity, soft: min(0.5, 1.6/r), inLung: true}
+	c.drawBlob(b)
+	if f.Margin != spiculated {
+		c.drawBlob(blob{x: f.X, y: f.Y, rx: 2.4 * r, ry: 2.4 * r, bright: haloTone, soft: 1, inLung: true})
+		return
+	}
+	for i := range rays {
+		sin, cos := math.Sincos(f.phase + 2*math.Pi*float64(i)/rays)
+		c.draw(stroke{
+			x0: f.X + 0.8*r*cos, y0: f.Y + 0.8*r*sin, x1: f.X + 2.2*r*cos, y1: f.Y + 2.2*r*sin,
+			r0: 0.55 + 0.09*r, r1: 0.25 + 0.03*r, bright: 0.8 * f.Opacity, soft: 1, inLung: true,
+		})
+	}
+}
+
+const (
+	rays     = 7   // of a spiculated nodule
+	haloTone = 7   // of a smooth one
+	thinAir  = 20. // mm: a pneumothorax up to this shows by its line alone
+)
+
+// shadow draws a vessel seen end on: soft, with the sum of a small nodule, so
+// that a coarse view cannot tell the two apart.
+func (c *canvas) shadow(t *thorax, side int, rng *rand.Rand) {
+	x, y := t.somewhere(side, rng)
+	like := between(rng, smallNodule[0], smallNodule[1]) / SpacingMM / 2
+	r := like + 5
+	sum := 117 * like * like * between(rng, 0.85, 1.25)
+	c.drawBlob(blob{x: x, y: y, rx: r, ry: r, bright: min(36, 3*sum/(math.Pi*r*r)), soft: 1, inLung: true})
+}
+
+// texture adds a fine pattern to a zone.
 func (c *canvas) texture(t *thorax, f Finding, rng *rand.Rand) {
 	top, height := t.apex, (t.dome[f.side]+10-t.apex)/3
-	wave := [4]float64{1, 1, -1, -1}
-	for by := int(top+height*float64(f.zone)) / 4; by < int(top+height*float64(f.zone+1))/4; by++ {
-		for bx := range Size / 4 {
-			if inside := float64(bx*4) >= t.spine; inside != (f.side == left) {
+	wave := [coarseStep]float64{1, 1, -1, -1}
+	for by := int(top+height*float64(f.zone)) / coarseStep; by < int(top+height*float64(f.zone+1))/coarseStep; by++ {
+		for bx := range Size / coarseStep {
+			if inside := float64(bx*coarseStep) >= t.spine; inside != (f.side == left) {
 				continue
 			}
 			bright := f.Opacity * between(rng, 0.5, 1.5)
-			for i := range 16 {
-				x, y := bx*4+i%4, by*4+i/4
-				c.add(y*Size+x, bright*wave[i%4]*wave[i/4], true)
+			for i := range coarseStep * coarseStep {
+				at := (by*coarseStep+i/coarseStep)*Size + bx*coarseStep + i%coarseStep
+				c.fine[at] += c.lung[at] * float32(bright*wave[i%coarseStep]*wave[i/coarseStep])
 			}
 		}
 	}
 }
 
-// haze makes one lung slightly more opaque.
-func (c *canvas) haze(t *thorax, f Finding) {
-	for y := range Size {
+// serrate gives the surface in a costophrenic angle the fine jags of a scar;
+// fluid has none. As with texture, a view at a quarter of the scale shows none.
+func (c *canvas) serrate(t *thorax, side int) {
+	for y := int(t.dome[side]); y < Size; y++ {
 		for x := range Size {
-			if (float64(x) >= t.spine) == (f.side == left) {
-				c.add(y*Size+x, f.Opacity, true)
-			}
-		}
-	}
-}
-
-// pleura draws a pneumothorax: outside the pleural line there is air without
-// vessels, inside it a lung that is denser the more it has collapsed.
-func (c *canvas) pleura(t *thorax, f Finding) {
-	gap := f.SizeMM / SpacingMM
-	dark := float32(14 * min(1, gap/40)) // little free air is hardly darker than lung
-	for y := int(t.apex); y < Size; y++ {
-		_, outer := t.span(f.side, float64(y))
-		for x := range Size {
-			at, d := y*Size+x, toward(f.side)*(float64(x)-t.spine)
-			air := float64(c.lung[at])
-			if d < 0 || air == 0 {
+			d := toward(side) * (float64(x) - t.spine)
+			if d < 0.7*t.half[side] || d > t.wall(side, float64(y)) || math.Abs(float64(y)-t.surface(side, d)) > 10 {
 				continue
 			}
-			depth := outer - d - gap*(0.75+0.25*math.Cos(float64(y)/40))
-			switch {
-			case depth < -1:
-				c.v[at] += float32(air) * (lungTone - dark - c.v[at])
-			case depth < 1.2:
-				c.v[at] += float32(air * f.Opacity)
-			default:
-				c.v[at] += float32(air * min(14, gap/6))
+			c.fine[y*Size+x] += scarTone * float32(1-2*(x/2%2))
+		}
+	}
+}
+
+const scarTone = 26
+
+// companion draws the soft shadow that runs along the chest wall of every lung.
+func (c *canvas) companion(t *thorax, side int, gap float64) {
+	c.along(t, side, func(at int, air, depth float64) {
+		c.v[at] += float32(air * companionTone * max(0, 1-math.Abs(depth-gap)/companionHalf))
+	})
+}
+
+const (
+	companionTone = 9
+	companionHalf = 5
+	pleuralTone   = 44 // of the fine line
+)
+
+// along calls f for the lung's pixels in the rows from apex to base, with their
+// depth below the chest wall, which is measured along the row.
+func (c *canvas) along(t *thorax, side int, f func(at int, air, depth float64)) {
+	for y := int(t.apex) + 12; y < Size; y++ {
+		_, outer := t.span(side, float64(y))
+		for x := range Size {
+			at, d := y*Size+x, toward(side)*(float64(x)-t.spine)
+			if air := float64(c.lung[at]); d > 0 && air > 0 {
+				f(at, air, outer-d)
 			}
 		}
 	}
+}
+
+// pleura draws a pneumothorax. A thin one is a fine line inside the companion
+// shadow, with nothing else to see. Outside the line of a large one
+// there is air without vessels, inside it a lung that is denser the more it has
+// collapsed.
+func (c *canvas) pleura(t *thorax, f Finding, line float64) {
+	if f.SizeMM <= thinAir {
+		c.along(t, f.side, func(at int, air, depth float64) {
+			if math.Abs(depth-line) < 1.1 {
+				c.fine[at] += float32(air * pleuralTone)
+			}
+		})
+		return
+	}
+	gap := f.SizeMM / SpacingMM
+	c.along(t, f.side, func(at int, air, depth float64) {
+		depth -= gap * (0.75 + 0.25*math.Cos(float64(at/Size)/40))
+		switch {
+		case depth < -1:
+			c.v[at] += float32(air) * (lungTone - 14 - c.v[at])
+		case depth < 1.2:
+			c.v[at] += float32(air * f.Opacity)
+		default:
+			c.v[at] += float32(air * min(14, gap/6))
+		}
+	})
 }

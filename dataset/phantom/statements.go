@@ -35,7 +35,7 @@ func (p *plan) misled(t Truth) bool {
 	}
 	switch p.relevant()[0] {
 	case rollout.CTR:
-		return heartCategory(t.Apparent.CTR) != p.answer
+		return heartCategory(t.Apparent.CTR) != heartCategory(p.ratio)
 	case rollout.Asymmetry:
 		healthy := p.body
 		for side, f := range p.loss {
@@ -124,11 +124,20 @@ func (f Finding) coarse() string {
 		if f.SizeMM >= 20 {
 			return "shifted " + f.Side
 		}
-	case tube, TubeMalposition: // the tube, not its tip
+	case tube, TubeMalposition:
+		switch {
+		case f.TipMM < -highTipMM:
+			return "tube ends high"
+		case f.TipMM > highTipMM:
+			return "tube ends low"
+		}
 		return "tube"
 	}
 	return ""
 }
+
+// highTipMM is how far from the carina the end of a tube is seen at once.
+const highTipMM = 24
 
 // report returns the report-style question of the study.
 func (p *plan) report(id string, t Truth) dataset.Sample {
@@ -148,7 +157,7 @@ func (p *plan) report(id string, t Truth) dataset.Sample {
 // reportNeed returns [NeedCrop] where a positive finding is not in the coarse view.
 func (p *plan) reportNeed(t Truth) Need {
 	for _, f := range t.Findings {
-		if slices.Contains(Findings, f.Name) && (f.coarse() == "" || f.Name == TubeMalposition) {
+		if slices.Contains(Findings, f.Name) && (f.coarse() == "" || f.coarse() == "tube") {
 			return NeedCrop
 		}
 	}
@@ -158,7 +167,7 @@ func (p *plan) reportNeed(t Truth) Need {
 // labels returns the positive findings in the order of [Findings], and those
 // that are too slight to score.
 func (p *plan) labels(t Truth) (positive, masked []string) {
-	slight := map[string]bool{Cardiomegaly: heartCategory(p.ratio) == 1, Consolidation: p.has(haze)}
+	slight := map[string]bool{Cardiomegaly: heartCategory(p.ratio) == 1}
 	there := map[string]bool{Cardiomegaly: heartCategory(p.ratio) == 2}
 	for _, f := range t.Findings {
 		there[f.Name] = true
@@ -201,8 +210,8 @@ func (f Finding) sentence() string {
 		return fmt.Sprintf("There is consolidation in the %s %s zone.", f.Side, f.Zone)
 	case Edema:
 		return fmt.Sprintf("Edema-like texture in the %s %s zone.", f.Side, f.Zone)
-	case haze:
-		return fmt.Sprintf("The %s lung is slightly hazy.", f.Side)
+	case scar:
+		return fmt.Sprintf("The %s costophrenic angle is scarred.", f.Side)
 	case Pneumothorax:
 		return fmt.Sprintf("There is a pneumothorax on the %s with a gap of %.0f mm.", f.Side, f.SizeMM)
 	case Effusion:

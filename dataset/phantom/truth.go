@@ -38,8 +38,8 @@ const (
 	VolumeLoss       = "volume loss"
 	TubeMalposition  = "tube malposition"
 	Edema            = "edema"
-	haze             = "haze" // too slight for a report
-	tube             = "tube" // well placed
+	scar             = "pleural scar" // blunts a costophrenic angle as little fluid does
+	tube             = "tube"         // well placed
 	mediastinalShift = "mediastinal shift"
 )
 
@@ -54,6 +54,7 @@ type Finding struct {
 	SizeMM  float64 `json:"size_mm,omitempty"`
 	Margin  string  `json:"margin,omitempty"`  // of a nodule: smooth or spiculated
 	Opacity float64 `json:"opacity,omitempty"` // added brightness, of 255
+	TipMM   float64 `json:"tip_mm,omitempty"`  // of a tube: its tip below the carina
 	X       float64 `json:"x,omitempty"`       // centre in source pixels
 	Y       float64 `json:"y,omitempty"`
 
@@ -91,6 +92,9 @@ type Truth struct {
 	scene scene
 	key   splitKey
 }
+
+// Large reports whether the coarse view shows f.
+func (f Finding) Large() bool { return f.coarse() != "" && f.coarse() != "tube" }
 
 type splitKey struct {
 	seed uint64

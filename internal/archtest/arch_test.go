@@ -33,16 +33,16 @@ type layer struct {
 // layers stands lowest first; changing it is an architecture decision, to be
 // argued in docs/adr.
 var layers = []layer{
-	{packages: []string{"dataset", "rollout", "trainer/advantage"}, std: true},
+	{packages: []string{"dataset", "rollout", "trainer/advantage", "trainer/loss"}, std: true},
 	{packages: []string{"internal/simd"}, third: []string{"golang.org/x/sys", "gonum.org/v1/gonum"}},
 	{packages: []string{"trainer/coordinator", "trainer/batch", "reward", "chat", "dataset/phantom",
 		"toolserver/dicom", "toolserver/segment", "toolserver/measure"},
 		third: []string{"github.com/dlclark/regexp2", "github.com/ardanlabs/jinja", "golang.org/x/image", "golang.org/x/text"}},
 	{packages: []string{"internal/bus", "internal/blobs", "dataset/columnar"}}, // edge leaves
-	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot"}},
-	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver",
+	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot", "dataset/phantom/certify"}},
+	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver", "eval/control", "eval/page",
 		"dataset/jsonl", "dataset/vqarad", "web"}},
-	{packages: []string{"configs"}},
+	{packages: []string{"configs", "study"}},
 	{packages: []string{"cmd/xragent"}},
 }
 

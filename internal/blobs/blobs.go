@@ -144,6 +144,21 @@ func (s *Store) Has(digest string) bool {
 	return err == nil
 }
 
+// Link takes a blob over from another store without copying its bytes, and
+// reports whether it is there now. False means that the other store lacks it or
+// lies on another file system: the caller stores the bytes itself.
+func (s *Store) Link(from *Store, digest string) bool {
+	if checkName(digest) != nil {
+		return false
+	}
+	path := s.path(digest)
+	if os.MkdirAll(filepath.Dir(path), 0o755) != nil {
+		return false
+	}
+	err := os.Link(from.path(digest), path)
+	return err == nil || errors.Is(err, fs.ErrExist)
+}
+
 // Delete removes a blob; one that is not there is no error.
 func (s *Store) Delete(digest string) error {
 	if err := checkName(digest); err != nil {

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"xragent/configs"
+	"xragent/eval"
+	"xragent/internal/blobs"
+	"xragent/reward"
+	"xragent/study"
+	"xragent/trainer"
+)
+
+// A cellFile marks a run of a study as done, in cell.json.
+type cellFile struct {
+	Config   string   `json:"config"` // digest of the resolved settings that it was made with
+	Manifest manifest `json:"manifest"`
+	Hash     string   `json:"hash"` // sha256 of the manifest's JSON
+	Seconds  float64  `json:"seconds"`
+}
+
+// A manifest names all that a cell's figures rest on, by content: made again by
+// its command, a cell has the same one.
+type manifest struct {
+	Arm       string                       `json:"arm"`
+	Seed      uint64                       `json:"seed"`
+	Reward    string                       `json:"reward"`    // version of the definitions
+	Generator string                       `json:"generator"` // hash of the phantom generator; "" for other data
+	Data      string                       `json:"data"`
+	Stages    map[string]map[string]string `json:"stages"`  // identity of each trained stage
+	Weights   string                       `json:"weights"` // sha256 of the evaluated weights' file; "" for the untrained
+	Rows      string                       `json:"rows"`    // sha256 of the answers
+}
+
+// makeShared makes a seed's data, corpus and SFT.
+func (l *lab) makeShared(ctx context.Context, seed uint64) error {
+	cfg, err := l.sharedConfig(seed)
+	if err != nil {
+		return err
+	}
+	return l.makeRun(ctx, cfg, func(s *session) (manifest, error) {
+		d, err := s.load(ctx)
+		return manifest{Seed: seed, Data: d.digest}, err
+	})
+}
+
+// makeCell trains and evaluates a cell.
+func (l *lab) makeCell(ctx context.Context, c study.Cell) error {
+	cfg, err := l.cellConfig(c)
+	if err == nil && c.Arm.Compute != "" {
+		cfg.SFT.MaxSteps, err = l.matched(c)
+	}
+	if err != nil {
+		return err
+	}
+	return l.makeRun(ctx, cfg, func(s *session) (manifest, error) { return l.manifest(ctx, s, c) })
+}
+
+// makeRun carries a run's stages out unless it is done, and marks it as done.
+func (l *lab) makeRun(ctx context.Context, cfg configs.Run, describe func(*session) (manifest, error)) error {
+	name := cfg.Run.Name
+	settings, err := settingsDigest(cfg)
+	if err != nil {
+		return err
+	}
+	if was, err := l.read(name); err == nil && was.Config == settings {
+		l.ended(name, "was done already")
+		return nil
+	}
+	log, err := os.OpenFile(filepath.Join(l.dir, "logs", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	l.say("%s: begun", name)
+	began := time.Now()
+	var file cellFile
+	err = withSession(ctx, cfg, true, log, log, func(s *session) error {
+		if err := s.carryOut(ctx, cfg.Stages); err != nil {
+			return err
+		}
+		m, err := describe(s)
+		file = cellFile{Config: settings, Manifest: m}
+		return err
+	})
+	if err != nil {
+		fmt.Fprintf(log, "%v\n", err)
+		l.say("%s: %v", name, err)
+		return err
+	}
+	file.Seconds = time.Since(began).Seconds()
+	if err := l.seal(name, file); err != nil {
+		return err
+	}
+	l.ended(name, fmt.Sprintf("done in %.0f s", file.Seconds))
+	return nil
+}
+
+// settingsDigest covers what decides a cell's training and evaluation, not
+// where and how fast it runs.
+func settingsDigest(cfg configs.Run) (string, error) {
+	cfg.Run.Dir, cfg.From.Run, cfg.Policy.Embedded.Threads, cfg.Policy.Embedded.MaxBatch = "", "", 0, 0
+	cfg.Queue, cfg.Web = configs.Queue{}, configs.Run{}.Web
+	text, err := cfg.Marshal()
+	return blobs.Digest(text), err
+}
+
+func (l *lab) seal(name string, file cellFile) error {
+	text, err := json.Marshal(file.Manifest)
+	if err != nil {
+		return err
+	}
+	file.Hash = blobs.Digest(text)
+	if text, err = json.MarshalIndent(file, "", "  "); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(l.dir, name, "cell.json"), append(text, '\n'))
+}
+
+func (l *lab) read(name string) (cellFile, error) {
+	var f cellFile
+	path := filepath.Join(l.dir, name, "cell.json")
+	text, err := os.ReadFile(path)
+	if err == nil {
+		if err = json.Unmarshal(text, &f); err != nil {
+			err = fmt.Errorf("%s: %w: remove it to make the cell again", path, err)
+		}
+	}
+	return f, err
+}
+
+// ended says how far the study has come.
+func (l *lab) ended(name, how string) {
+	l.mu.Lock()
+	l.done++
+	done := l.done
+	l.mu.Unlock()
+	l.say("%s: %s (%d of %d, %.0f s)", name, how, done, len(l.jobs()), time.Since(l.start).Seconds())
+}
+
+// manifest describes a cell that is done.
+func (l *lab) manifest(ctx context.Context, s *session, c study.Cell) (manifest, error) {
+	m := manifest{Arm: c.Arm.Name, Seed: c.Seed, Reward: reward.Version, Generator: l.world.generator, Stages: map[string]map[string]string{}}
+	d, err := s.load(ctx)
+	if err != nil {
+		return m, err
+	}
+	m.Data = d.digest
+	for _, stage := range []string{configs.StageSFT, configs.StageGRPO} {
+		if m.Stages[stage], err = identity(s.path(stage)); err != nil {
+			return m, err
+		}
+	}
+	list, err := s.branchContender()
+	if err != nil {
+		return m, err
+	}
+	if dir := list[0].dir; dir != "" {
+		w, err := s.weights(dir)
+		if err != nil {
+			return m, err
+		}
+		m.Weights = w.Digest()
+	}
+	rows, err := os.ReadFile(s.path("eval", list[0].name+"-plain.json"))
+	m.Rows = blobs.Digest(rows)
+	return m, err
+}
+
+// identity reads what a stage began with; nil where there is no such stage.
+func identity(dir string) (map[string]string, error) {
+	var out map[string]string
+	text, err := os.ReadFile(filepath.Join(dir, "identity.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	return out, err
+}
+
+// outcomes reads every cell of the study that is done.
+func (l *lab) outcomes() ([]study.Outcome, error) {
+	var out []study.Outcome
+	for _, c := range l.spec.Cells() {
+		f, err := l.read(c.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		o, err := l.outcome(c, f)
+		if err != nil {
+			return nil, fmt.Errorf("cell %s: %w", c.Name(), err)
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+func (l *lab) outcome(c study.Cell, f cellFile) (study.Outcome, error) {
+	o := study.Outcome{Arm: c.Arm.Name, Seed: c.Seed, Data: f.Manifest.Data, Manifest: f.Hash, Command: l.command(c)}
+	var rep report
+	dir := filepath.Join(l.dir, c.Name())
+	if err := readInto(filepath.Join(dir, "eval", "report.json"), &rep); err != nil {
+		return o, err
+	}
+	if len(rep.Summaries) == 0 {
+		return o, errors.New("its report has no summary: remove its folder to make it again")
+	}
+	o.Majority = rep.Summaries[0].All().Majority
+	path := filepath.Join(dir, "eval", rep.Summaries[0].Name+"-"+string(eval.Plain)+".json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return o, err
+	}
+	if got := blobs.Digest(text); got != f.Manifest.Rows {
+		return o, fmt.Errorf("%s has sha256 %.12s, the cell was made with %.12s: remove the cell's folder to make it again", path, got, f.Manifest.Rows)
+	}
+	if err := json.Unmarshal(text, &o.Result); err != nil {
+		return o, fmt.Errorf("%s: %w", path, err)
+	}
+	o.Alarms, err = alarms(filepath.Join(dir, configs.StageGRPO))
+	return o, err
+}
+
+// alarms lists the alarms that a GRPO stage raised.
+func alarms(dir string) ([]string, error) {
+	steps, err := trainer.ReadSteps(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, r := range steps {
+		out = append(out, r.Alarms...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), err
+}
+
+func readInto(path string, v any) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

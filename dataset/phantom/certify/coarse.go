@@ -1,0 +1,246 @@
+package certify
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"xragent/dataset/phantom"
+	"xragent/dataset/phantom/certify/internal/cnn"
+	"xragent/internal/simd"
+)
+
+// least is how often a statement must be true of the training films for the
+// probe to be taught it.
+const least = 20
+
+// A reader is the network on the coarse view. It is taught every statement
+// that is true of a film and the numbers of its geometry; on top of the same
+// features it answers the questions, with heads of its own for those that the
+// coarse view should suffice for and for the others, and says whether a tool
+// is needed.
+type reader struct {
+	net        *cnn.Net
+	labels     []string
+	labelHead  int
+	numberHead int
+	answers    map[string][]string // by template
+	heads      map[string]int
+}
+
+func (e *examination) coarse(ctx context.Context) error {
+	train, test := e.world.train[:e.Train], e.world.test[:e.Test]
+	e.report("coarse view: rendering")
+	pixels := e.views(ctx, train)
+	r := newReader(train, e.Seed)
+	examples := make([]cnn.Example, len(train))
+	for i, s := range train {
+		examples[i] = cnn.Example{Pixels: pixels[i], Targets: r.targets(s)}
+	}
+	if err := r.net.Train(ctx, examples, e.options("coarse view", e.Epochs)); err != nil {
+		return err
+	}
+	e.judge(r, train, test, e.views(ctx, test))
+	return ctx.Err()
+}
+
+func (e *examination) views(ctx context.Context, all []*study) [][]uint8 {
+	out := make([][]uint8, len(all))
+	simd.For(e.Threads, len(all), func(lo, hi int) {
+		for i := lo; i < hi && ctx.Err() == nil; i++ {
+			out[i] = e.world.coarse(all[i])
+		}
+	})
+	return out
+}
+
+func newReader(train []*study, seed uint64) *reader {
+	r := &reader{net: cnn.New(cnn.Usual, seed), answers: map[string][]string{}, heads: map[string]int{}}
+	counts := map[string]int{}
+	for _, s := range train {
+		for _, l := range statements(s.truth) {
+			counts[l]++
+		}
+		if t := s.question.Template; !s.report() && !slices.Contains(r.answers[t], s.answer) {
+			r.answers[t] = append(r.answers[t], s.answer)
+			slices.Sort(r.answers[t])
+		}
+	}
+	for _, l := range slices.Sorted(maps.Keys(counts)) {
+		if counts[l] >= least {
+			r.labels = append(r.labels, l)
+		}
+	}
+	r.labelHead, r.numberHead = r.net.AddHead(max(1, len(r.labels))), r.net.AddHead(len(numbers(phantom.Truth{})))
+	for _, s := range train {
+		r.addHeads(s)
+	}
+	return r
+}
+
+// headNames are the heads of a question: those of its template and those of its
+// template and place, first for the answer, then for the need.
+func headNames(s *study) (answer, need []string) {
+	t := s.question.Template
+	at := t + "/" + places(s.question.Prompt.Question)
+	class := "tool: "
+	if s.need() == phantom.NeedCoarse {
+		class = "coarse: "
+	}
+	return []string{class + t, class + at}, []string{"need: " + t, "need: " + at}
+}
+
+func (r *reader) addHeads(s *study) {
+	answer, need := headNames(s)
+	add := func(names []string, outputs int) {
+		for _, n := range names {
+			if _, ok := r.heads[n]; !ok {
+				r.heads[n] = r.net.AddHead(outputs)
+			}
+		}
+	}
+	add(need, 1)
+	if !s.report() {
+		add(answer, len(r.answers[s.question.Template]))
+	}
+}
+
+// find returns those of the named heads that training has made.
+func (r *reader) find(names []string) []int {
+	var out []int
+	for _, n := range names {
+		if h, ok := r.heads[n]; ok {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+func (r *reader) targets(s *study) []cnn.Target {
+	there := make([]float32, max(1, len(r.labels)))
+	for _, l := range statements(s.truth) {
+		if i, ok := slices.BinarySearch(r.labels, l); ok {
+			there[i] = 1
+		}
+	}
+	answer, need := headNames(s)
+	out := []cnn.Target{
+		{Heads: []int{r.labelHead}, Loss: cnn.Labels, Values: there, Weight: float32(len(there)) / 8},
+		{Heads: r.find(need), Loss: cnn.Labels, Values: []float32{float32(one(s.tool()))}, Weight: 0.5},
+	}
+	if s.truth.View != phantom.Lateral {
+		out = append(out, cnn.Target{Heads: []int{r.numberHead}, Loss: cnn.Numbers, Values: numbers(s.truth), Weight: 2})
+	}
+	if !s.report() {
+		out = append(out, cnn.Target{
+			Heads: r.find(answer), Loss: cnn.Classes, Class: slices.Index(r.answers[s.question.Template], s.answer), Weight: 1,
+		})
+	}
+	return out
+}
+
+// statements returns what is true of a film, at several levels of detail.
+func statements(t phantom.Truth) []string {
+	out := []string{"view " + string(t.View)}
+	if t.Fault != phantom.NoFault {
+		out = append(out, string(t.Fault), string(t.Fault)+" "+t.FaultSide)
+	}
+	for _, f := range t.Findings {
+		name := f.Name
+		if f.SizeMM >= 15 {
+			name = "large " + name
+		}
+		for _, l := range []string{name, name + " " + f.Side, name + " " + f.Side + " " + f.Zone, name + " " + f.Margin} {
+			if !slices.Contains(out, l) {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
+// numbers returns the geometry of a film, each in units of about its spread.
+func numbers(t phantom.Truth) []float32 {
+	return []float32{
+		float32((t.Apparent.CTR - 0.5) / 0.06), float32(t.Apparent.Asymmetry / 0.15), float32(t.Apparent.Shift / 0.04),
+		float32((t.Anatomical.CTR - 0.5) / 0.06),
+	}
+}
+
+// answer returns the reader's answer among those that the question offers.
+func (r *reader) answer(s *study, pixels []uint8) string {
+	names, _ := headNames(s)
+	heads := r.find(names)
+	if len(heads) == 0 {
+		return ""
+	}
+	list := r.answers[s.question.Template]
+	offered := func(i int) bool {
+		o := s.question.Prompt.Options
+		return len(o) == 0 || slices.Contains(o, list[i])
+	}
+	i := argmax(r.net.Outputs(pixels, heads...), offered)
+	if i < 0 {
+		return ""
+	}
+	return list[i]
+}
+
+// A score compares the reader with the most frequent answers.
+type score struct{ right, majority, n int }
+
+func (s score) figure(group, name string) Figure {
+	f := share(group, name, s.right, s.n)
+	f.Note = fmt.Sprintf("majority %.3f", float64(s.majority)/float64(s.n))
+	return f
+}
+
+// judge writes the reader's figures. The majority is that of the template
+// within the class of need, since the reader is told the class.
+func (e *examination) judge(r *reader, train, test []*study, views [][]uint8) {
+	class := func(all []*study, coarse bool) []*study {
+		return slices.DeleteFunc(asked(all), func(s *study) bool { return (s.need() == phantom.NeedCoarse) != coarse })
+	}
+	priors := map[bool]prior{true: newPrior(class(train, true)), false: newPrior(class(train, false))}
+	byNeed, byTemplate := map[phantom.Need]score{}, map[string]score{}
+	var tools score
+	var scores []float64
+	var tool []bool
+	for i, s := range test {
+		_, need := headNames(s)
+		if h := r.find(need); len(h) > 0 {
+			scores, tool = append(scores, float64(r.net.Outputs(views[i], h...)[0])), append(tool, s.tool())
+		}
+		if s.report() {
+			continue
+		}
+		coarse := s.need() == phantom.NeedCoarse
+		hit := score{one(r.answer(s, views[i]) == s.answer), one(priors[coarse][s.question.Template] == s.answer), 1}
+		byNeed[s.need()] = byNeed[s.need()].plus(hit)
+		key := "tool: "
+		if coarse {
+			key = "coarse: "
+		}
+		byTemplate[key+s.question.Template] = byTemplate[key+s.question.Template].plus(hit)
+		if s.tool() {
+			tools = tools.plus(hit)
+		}
+	}
+	const group = "coarse view: a small convolutional network"
+	e.add(byNeed[phantom.NeedCoarse].figure(group, "questions that it should suffice for").atLeast(0.90))
+	e.add(tools.figure(group, "questions that need a tool").atMost(float64(tools.majority)/float64(tools.n) + 0.05))
+	for _, n := range phantom.Needs {
+		if s := byNeed[n.Need]; s.n > 0 && n.Need != phantom.NeedCoarse {
+			e.add(s.figure(group, "  need "+string(n.Need)))
+		}
+	}
+	e.add(aucFigure(group, "AUC of tool needed, from text and coarse view", scores, tool).atLeast(0.85))
+	for _, k := range slices.Sorted(maps.Keys(byTemplate)) {
+		e.add(byTemplate[k].figure(group, "  "+k))
+	}
+}
+
+func (s score) plus(o score) score {
+	return score{s.right + o.right, s.majority + o.majority, s.n + o.n}
+}

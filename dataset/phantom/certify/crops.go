@@ -1,0 +1,189 @@
+package certify
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"xragent/dataset"
+	"xragent/dataset/phantom"
+	"xragent/dataset/phantom/certify/internal/cnn"
+	"xragent/internal/simd"
+)
+
+// A view of a crop: what was asked for, and what there is to be read.
+type view struct {
+	task   string // of cropTasks
+	region string
+	class  string
+}
+
+// wanted returns the crops that a study's small findings should be seen in,
+// each with one of the other side, where there is none.
+func wanted(s *study) []view {
+	var out []view
+	t := s.truth
+	if t.View == phantom.Lateral {
+		return nil
+	}
+	both := func(task, side, part string, clear func(side string) bool) {
+		out = append(out, view{task, side + part, "there"})
+		if other := opposite(side); clear(other) {
+			out = append(out, view{task, other + part, "not there"})
+		}
+	}
+	none := func(names ...string) func(string) bool {
+		return func(side string) bool {
+			return !slices.ContainsFunc(t.Findings, func(f phantom.Finding) bool { return f.Side == side && slices.Contains(names, f.Name) })
+		}
+	}
+	for _, f := range t.Findings {
+		switch {
+		case f.Name == phantom.Nodule && f.SizeMM < 15:
+			both("nodule", f.Side, " "+f.Zone+" zone", none(phantom.Nodule, phantom.Consolidation))
+			out = append(out, view{"margin", f.Side + " " + f.Zone + " zone", f.Margin})
+		case f.Name == phantom.Pneumothorax && f.SizeMM < 15:
+			both("pleural line", f.Side, " apex", none(phantom.Pneumothorax))
+		case f.Name == phantom.Effusion && f.SizeMM < 30:
+			both("little fluid", f.Side, " costophrenic angle", none(phantom.Effusion))
+		}
+	}
+	if s.question.Template == "tube-tip" && s.answer != phantom.CannotTell {
+		out = append(out, view{"tube tip", "trachea", s.answer})
+	}
+	return out
+}
+
+func opposite(side string) string {
+	if side == "right" {
+		return "left"
+	}
+	return "right"
+}
+
+// cropTasks is the order of the tasks in the certificate.
+var cropTasks = []string{"nodule", "margin", "pleural line", "little fluid", "tube tip"}
+
+// A cut is a crop with what is to be read off it.
+type cut struct {
+	view
+	pixels []uint8
+}
+
+// crops trains a probe on crops of the right places.
+func (e *examination) crops(ctx context.Context) error {
+	train, err := e.cuts(ctx, e.world.train, e.Crops)
+	if err != nil {
+		return err
+	}
+	test, err := e.cuts(ctx, e.world.test, max(e.Crops/4, 1))
+	if err != nil {
+		return err
+	}
+	classes := map[string][]string{}
+	for _, c := range train {
+		if !slices.Contains(classes[c.task], c.class) {
+			classes[c.task] = append(classes[c.task], c.class)
+			slices.Sort(classes[c.task])
+		}
+	}
+	net, heads := cnn.New(cnn.Usual, e.Seed), map[string]int{}
+	for _, task := range slices.Sorted(maps.Keys(classes)) {
+		heads[task] = net.AddHead(len(classes[task]))
+	}
+	var examples []cnn.Example
+	for _, c := range train {
+		examples = append(examples, cnn.Example{Pixels: c.pixels, Targets: []cnn.Target{
+			{Heads: []int{heads[c.task]}, Class: slices.Index(classes[c.task], c.class), Weight: 1},
+		}})
+	}
+	if err := net.Train(ctx, examples, e.options("crops", e.Epochs*3/2)); err != nil {
+		return err
+	}
+	for _, task := range cropTasks {
+		right, n, most := 0, 0, map[string]int{}
+		for _, c := range test {
+			if h, ok := heads[task]; ok && c.task == task {
+				n++
+				right += one(classes[task][argmax(net.Outputs(c.pixels, h), nil)] == c.class)
+				most[c.class]++
+			}
+		}
+		f := share("probe on the right crop", task, right, n).atLeast(0.90)
+		f.Note = fmt.Sprintf("most frequent %d of %d", highest(most), n)
+		e.add(f)
+	}
+	return nil
+}
+
+func highest(m map[string]int) (most int) {
+	for _, c := range m {
+		most = max(most, c)
+	}
+	return most
+}
+
+// cuts takes the crops of the first n studies that have something to look for.
+func (e *examination) cuts(ctx context.Context, all []*study, n int) ([]cut, error) {
+	var from []*study
+	for _, s := range all {
+		if len(from) < n && len(wanted(s)) > 0 {
+			from = append(from, s)
+		}
+	}
+	cuts, errs := make([][]cut, len(from)), make([]error, len(from))
+	simd.For(e.Threads, len(from), func(lo, hi int) {
+		for i := lo; i < hi && ctx.Err() == nil; i++ {
+			cuts[i], errs[i] = e.cutsOf(ctx, from[i])
+		}
+	})
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("study %s: %w", from[i].truth.ID, err)
+		}
+	}
+	return slices.Concat(cuts...), ctx.Err()
+}
+
+func (e *examination) cutsOf(ctx context.Context, s *study) ([]cut, error) {
+	file, meta, err := e.world.film(s)
+	if err != nil {
+		return nil, err
+	}
+	var out []cut
+	for _, v := range wanted(s) {
+		o, err := call(ctx, e.tools, cropTool, "region", v.region, [][]byte{file}, []dataset.Image{meta})
+		if err != nil {
+			return nil, err
+		}
+		pixels, err := decode(o.PNG)
+		if err != nil {
+			return nil, fmt.Errorf("crop of %s: %w", v.region, err)
+		}
+		out = append(out, cut{v, pixels})
+	}
+	return out, nil
+}
+
+// options of all probes.
+func (e *examination) options(name string, epochs int) cnn.Options {
+	return cnn.Options{
+		Epochs: epochs, Batch: 32, Rate: 1e-3, Decay: 0.02, Drop: 0.2, Move: 3, Threads: e.Threads, Seed: e.Seed,
+		After: func(epoch int, loss float64) {
+			e.report(fmt.Sprintf("%s: epoch %d of %d, loss %.4f", name, epoch+1, epochs, loss))
+		},
+	}
+}
+
+// argmax returns the index of the largest value among those allowed; nil
+// allows all.
+func argmax(v []float32, allowed func(int) bool) int {
+	best := -1
+	for i, x := range v {
+		if (allowed == nil || allowed(i)) && (best < 0 || x > v[best]) {
+			best = i
+		}
+	}
+	return best
+}

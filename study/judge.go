@@ -1,0 +1,310 @@
+package study
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"xragent/eval"
+)
+
+// An Outcome is what one cell came to.
+type Outcome struct {
+	Arm      string
+	Seed     uint64
+	Data     string      // digest of the data set
+	Result   eval.Result // of the arm's own policy, as it was trained
+	Majority float64     // strongest constant answer per template
+	Manifest string      // hash over all that the result rests on
+	Command  string      // that makes the cell again
+	Alarms   []string    // of reward hacking, that were raised in training
+}
+
+// A Table is a study's result.
+type Table struct {
+	Study       string    `json:"study"`
+	Generator   string    `json:"generator,omitempty"` // hash of the phantom generator
+	Certificate string    `json:"certificate"`         // hash of the world's certificate, or "none"
+	Seeds       []uint64  `json:"seeds"`
+	Marks       []string  `json:"marks"` // what limits all that follows
+	Arms        []ArmLine `json:"arms"`
+	Pairs       []Pair    `json:"pairs"`
+	Claim       *Verdict  `json:"claim,omitempty"`
+	Cells       []Record  `json:"cells"`
+}
+
+// An ArmLine is an arm over its seeds.
+type ArmLine struct {
+	Arm      string        `json:"arm"`
+	Accuracy eval.Interval `json:"accuracy"` // of all seeds' questions together
+	Seeds    []float64     `json:"seeds"`    // accuracy of each
+	Majority float64       `json:"majority"`
+	Invalid  int           `json:"invalid"`
+	Calls    float64       `json:"calls"`  // mean a question
+	Alarms   []string      `json:"alarms"` // raised at any seed
+}
+
+// A Pair holds an arm against another on the same questions, seed by seed.
+type Pair struct {
+	Arm     string       `json:"arm"`
+	Against string       `json:"against"`
+	All     eval.Pair    `json:"all"`              // of all seeds' questions together: given these training runs
+	Pooled  *eval.Pooled `json:"pooled,omitempty"` // over training runs; nil for one seed
+	Holm    float64      `json:"holm"`             // All.P, adjusted over the table
+}
+
+// A Verdict says whether the study's claim holds, and if not, why.
+type Verdict struct {
+	Claim
+	Holds bool     `json:"holds"`
+	Why   []string `json:"why"`
+}
+
+// A Record is a cell as the table keeps it.
+type Record struct {
+	Arm      string        `json:"arm"`
+	Seed     uint64        `json:"seed"`
+	Accuracy eval.Interval `json:"accuracy"`
+	Manifest string        `json:"manifest"`
+	Command  string        `json:"command"`
+}
+
+// controlGain is what training on permuted rewards may gain at most.
+const controlGain = 0.01
+
+// Judge makes the table of a study's outcomes. It refuses outcomes of one seed
+// that rest on different data or questions; missing ones and too few seeds it
+// marks, and then no claim holds.
+func Judge(s Spec, outcomes []Outcome) (Table, error) {
+	j := judge{s, outcomes}
+	t := Table{Study: s.Name, Certificate: "none", Seeds: s.Seeds, Marks: j.marks()}
+	if err := j.sameData(); err != nil {
+		return t, err
+	}
+	for _, a := range s.Arms {
+		if of := j.of(a.Name); len(of) > 0 {
+			t.Arms = append(t.Arms, armLine(a.Name, of))
+		}
+	}
+	var err error
+	if t.Pairs, err = j.pairs(); err != nil {
+		return t, err
+	}
+	if s.Claim != nil {
+		if t.Claim, err = j.verdict(*s.Claim); err != nil {
+			return t, err
+		}
+	}
+	for _, c := range s.Cells() {
+		if o, ok := j.cell(c.Arm.Name, c.Seed); ok {
+			right, n := score(o.Result)
+			t.Cells = append(t.Cells, Record{o.Arm, o.Seed, eval.Wilson(right, n), o.Manifest, o.Command})
+		}
+	}
+	return t, nil
+}
+
+type judge struct {
+	spec     Spec
+	outcomes []Outcome
+}
+
+func (j judge) cell(arm string, seed uint64) (Outcome, bool) {
+	i := slices.IndexFunc(j.outcomes, func(o Outcome) bool { return o.Arm == arm && o.Seed == seed })
+	if i < 0 {
+		return Outcome{}, false
+	}
+	return j.outcomes[i], true
+}
+
+// of lists an arm's outcomes in the order of the seeds.
+func (j judge) of(arm string) []Outcome {
+	var out []Outcome
+	for _, seed := range j.spec.Seeds {
+		if o, ok := j.cell(arm, seed); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (j judge) marks() []string {
+	marks := []string{}
+	var missing []string
+	for _, c := range j.spec.Cells() {
+		if _, ok := j.cell(c.Arm.Name, c.Seed); !ok {
+			missing = append(missing, c.Name())
+		}
+	}
+	if missing != nil {
+		marks = append(marks, "incomplete: without "+strings.Join(missing, ", "))
+	}
+	switch n := len(j.spec.Seeds); {
+	case n < eval.SeedsToClaim:
+		marks = append(marks, fmt.Sprintf("%d of the %d seeds that a claim needs: nothing here supports one", n, eval.SeedsToClaim))
+	case n < eval.SeedsToAblate:
+		marks = append(marks, fmt.Sprintf("%d seeds: enough for a claim; differences between ablations ask for %d", n, eval.SeedsToAblate))
+	}
+	return marks
+}
+
+// sameData refuses a seed whose arms were trained or asked on different data.
+func (j judge) sameData() error {
+	for _, seed := range j.spec.Seeds {
+		var first *Outcome
+		for _, a := range j.spec.Arms {
+			o, ok := j.cell(a.Name, seed)
+			if ok && first != nil && o.Data != first.Data {
+				return fmt.Errorf("study: seed %d: %s has data %.12s, %s has %.12s: arms are compared on one data set; make both again from the same shared run",
+					seed, o.Arm, o.Data, first.Arm, first.Data)
+			}
+			if ok && first == nil {
+				first = &o
+			}
+		}
+	}
+	return nil
+}
+
+// sameQuestions reports whether all seeds ask the same questions.
+func (j judge) sameQuestions() bool {
+	return len(j.outcomes) > 0 && !slices.ContainsFunc(j.outcomes, func(o Outcome) bool { return o.Data != j.outcomes[0].Data })
+}
+
+func (j judge) pairs() ([]Pair, error) {
+	var out []Pair
+	var ps []float64
+	for _, a := range j.spec.Arms {
+		if a.Against == "" {
+			continue
+		}
+		p, ok, err := j.pair(a.Name, a.Against)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out, ps = append(out, p), append(ps, p.All.P)
+		}
+	}
+	for i, p := range eval.Holm(ps) {
+		out[i].Holm = p
+	}
+	return out, nil
+}
+
+// pair compares two arms over the seeds that both have; ok is false where
+// there is none.
+func (j judge) pair(arm, against string) (p Pair, ok bool, err error) {
+	var each []eval.Pair
+	fixed, broken, n := 0, 0, 0
+	for _, seed := range j.spec.Seeds {
+		after, ok := j.cell(arm, seed)
+		before, too := j.cell(against, seed)
+		if !ok || !too {
+			continue
+		}
+		one, err := eval.Compare(named(before), named(after))
+		if err != nil {
+			return p, false, fmt.Errorf("study: seed %d: %w", seed, err)
+		}
+		each = append(each, one)
+		fixed, broken, n = fixed+one.Fixed, broken+one.Broken, n+one.N
+	}
+	p = Pair{Arm: arm, Against: against, All: eval.NewPair(fixed, broken, n)}
+	if len(each) > 1 {
+		pooled, err := eval.Pool(each, j.sameQuestions())
+		if err != nil {
+			return p, false, err
+		}
+		p.Pooled = &pooled
+	}
+	return p, len(each) > 0, nil
+}
+
+// named gives a result its arm's name, by which errors speak of it.
+func named(o Outcome) eval.Result {
+	r := o.Result
+	r.Name = o.Arm
+	return r
+}
+
+// verdict holds the claim against the outcomes: the gain by itself, the gain
+// beyond that of the same compute, and that of permuted rewards.
+func (j judge) verdict(c Claim) (*Verdict, error) {
+	v := &Verdict{Claim: c, Why: []string{}}
+	for _, m := range []string{c.Arm, c.Over, c.Above, c.Control} {
+		if n := len(j.of(m)); n < len(j.spec.Seeds) {
+			v.Why = append(v.Why, fmt.Sprintf("%s has %d of %d seeds", m, n, len(j.spec.Seeds)))
+		}
+	}
+	over, err := j.claimed(v, c.Arm, c.Over)
+	if err != nil {
+		return nil, err
+	}
+	above, err := j.claimed(v, c.Arm, c.Above)
+	if err != nil {
+		return nil, err
+	}
+	control, err := j.claimed(v, c.Control, c.Over)
+	if err != nil {
+		return nil, err
+	}
+	if over != nil && above != nil && control != nil {
+		_, why := over.Pooled.Claim(c.Gain/100, over.All.Detectable)
+		v.Why = append(v.Why, why...)
+		if above.Pooled.Low <= 0 {
+			v.Why = append(v.Why, fmt.Sprintf("gain over %s %.1f points, lower bound %.1f, want more than 0", c.Above, 100*above.Pooled.Gain, 100*above.Pooled.Low))
+		}
+		if g := control.Pooled.Gain; g >= controlGain {
+			v.Why = append(v.Why, fmt.Sprintf("%s gains %.1f points, want less than %.0f", c.Control, 100*g, 100*controlGain))
+		}
+	}
+	v.Holds = len(v.Why) == 0
+	return v, nil
+}
+
+// claimed is the pair where it says something beyond one seed; else it writes
+// down why not.
+func (j judge) claimed(v *Verdict, arm, against string) (*Pair, error) {
+	p, ok, err := j.pair(arm, against)
+	if err != nil {
+		return nil, err
+	}
+	if !ok || p.Pooled == nil {
+		v.Why = append(v.Why, fmt.Sprintf("%s against %s: one seed or none supports no claim", arm, against))
+		return nil, nil
+	}
+	return &p, nil
+}
+
+func armLine(name string, of []Outcome) ArmLine {
+	line := ArmLine{Arm: name, Alarms: []string{}}
+	right, n, calls := 0, 0, 0
+	for _, o := range of {
+		r, m := score(o.Result)
+		right, n = right+r, n+m
+		line.Seeds = append(line.Seeds, float64(r)/float64(max(1, m)))
+		line.Majority += o.Majority / float64(len(of))
+		for _, row := range o.Result.Rows {
+			calls += row.Calls
+			if row.Invalid {
+				line.Invalid++
+			}
+		}
+		line.Alarms = append(line.Alarms, o.Alarms...)
+	}
+	slices.Sort(line.Alarms)
+	line.Alarms = slices.Compact(line.Alarms)
+	line.Accuracy = eval.Wilson(right, n)
+	line.Calls = float64(calls) / float64(max(1, n))
+	return line
+}
+
+func score(r eval.Result) (right, n int) {
+	for _, row := range r.Rows {
+		if row.Strict {
+			right++
+		}
+	}
+	return right, len(r.Rows)
+}
