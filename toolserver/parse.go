@@ -278,7 +278,7 @@ type spotSize struct {
 	contrast   float64 // grey levels by which the disc stands out
 }
 
-var spotSizes = []spotSize{{1, 9, 29}, {8, 26, 24}}
+var spotSizes = []spotSize{{1, 7, 28.5}, {8, 26, 24}}
 
 // spots returns where round bright spots lie in a region, strongest first.
 func (p *patch) spots(name string) []image.Point {

@@ -342,7 +342,7 @@ func TestCacheAndRecords(t *testing.T) {
 	if first.CacheHit || !again.CacheHit {
 		t.Errorf("cache hits %v and %v, want false and true", first.CacheHit, again.CacheHit)
 	}
-	meta[0].View = "AP"
+	meta[0].View = "LATERAL" // film 0 is none
 	if call(t, s, "region_parse", `{"region":"heart"}`, images, meta).CacheHit {
 		t.Error("other metadata hit the cache")
 	}
