@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"xragent/dataset"
+	"xragent/dataset/phantom"
 	"xragent/reward"
 	"xragent/rollout"
 )
@@ -159,7 +160,11 @@ func (b *builder) record(ctx context.Context, s dataset.Sample) (Record, error) 
 	if err != nil {
 		return Record{}, err
 	}
-	l := plan(s, b.coarse(s), b.cfg)
+	t, made := b.truth(s)
+	l := plan(s, t.Coarse, b.cfg)
+	if made {
+		l.seen = t.Seen
+	}
 	r := Record{Sample: s, Teacher: Teacher, Turn1: l.turn1(), Suboptimal: !slices.Equal(l.asks, l.right)}
 	r.Sample.Reference = ""
 	for _, a := range l.asks {
@@ -178,16 +183,12 @@ func (b *builder) record(ctx context.Context, s dataset.Sample) (Record, error) 
 	return r, nil
 }
 
-// coarse is what the coarse view of a phantom shows; nil for a real image.
-func (b *builder) coarse(s dataset.Sample) []string {
+// truth is what the generator knows of a phantom; made is false for a real image.
+func (b *builder) truth(s dataset.Sample) (t phantom.Truth, made bool) {
 	if b.src.Truth == nil || s.Prompt.Images[0].Domain != "phantom" {
-		return nil
+		return t, false
 	}
-	t, ok := b.src.Truth(s.Study)
-	if !ok {
-		return nil
-	}
-	return t.Coarse
+	return b.src.Truth(s.Study)
 }
 
 func (b *builder) images(ctx context.Context, s dataset.Sample) ([][]byte, error) {

@@ -63,9 +63,9 @@ func TestTurnsAreTerse(t *testing.T) {
 		if n1 > 20+10*len(r.Calls) {
 			t.Errorf("turn 1 of %s has %d words:\n%s", r.Sample.ID, n1, r.Turn1)
 		}
-		limit := 45
+		limit := 80
 		if r.Sample.Prompt.Kind == dataset.Report {
-			limit = 105
+			limit = 125
 		}
 		if n2 > limit {
 			t.Errorf("turn 2 of %s has %d words, want at most %d:\n%s", r.Sample.ID, n2, limit, r.Turn2)

@@ -23,7 +23,7 @@ type Drill string
 const (
 	Repeat Drill = "repeat" // say random ids once more
 	Lookup Drill = "lookup" // letters of options, measurements, tool responses; one in five a repeat
-	See    Drill = "see"    // what the coarse view of a film shows; see [Caption]
+	See    Drill = "see"    // what the coarse view of a film and a crop show; see [Caption], [CropCaption]
 )
 
 // DrillDeps is what drills are made from.
@@ -70,6 +70,35 @@ func Caption(id string, img dataset.Image, coarse []string, use rollout.ImageUse
 	}
 	said := append(d.Codec.Encode("<assess>"+strings.Join(coarse, ", ")+"</assess>"), d.Codec.EndOfTurn())
 	return batch.FromSegments(id, []batch.Segment{{IDs: ids}, {IDs: said, Loss: true}}, []rollout.ImageUse{use}), nil
+}
+
+// CropCaption is a row that crops a region of a film and says what the crop
+// shows, in the form of both turns: a policy learns from it to read crops, and
+// from no question. The uses are those of the film and of the crop.
+func CropCaption(id string, img dataset.Image, coarse []string, region, shown string, uses [2]rollout.ImageUse, merge int, d DrillDeps) (batch.Row, error) {
+	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen in the " + region + "?", Images: []dataset.Image{img}}
+	a := ask{cropTool, region}
+	call := rollout.Call{Tool: a.tool, Arguments: a.arguments(), Status: rollout.CallOK, Observation: region, Image: uses[1].SHA256}
+	turn1, err := chat.Expand(d.Codec.Triage(prompt, d.Tools), []int{uses[0].PadTokens(merge)}, d.Codec.ImagePad())
+	if err != nil {
+		return batch.Row{}, fmt.Errorf("%s: turn 1: %w", id, err)
+	}
+	turn2, err := chat.Expand(d.Codec.Integration([]rollout.Call{call}, rollout.Bundle{Image: -1}), []int{uses[1].PadTokens(merge)}, d.Codec.ImagePad())
+	if err != nil {
+		return batch.Row{}, fmt.Errorf("%s: turn 2: %w", id, err)
+	}
+	said := func(text string) batch.Segment {
+		return batch.Segment{IDs: append(d.Codec.Encode(text), d.Codec.EndOfTurn()), Loss: true}
+	}
+	return batch.FromSegments(id, []batch.Segment{
+		{IDs: turn1}, said("<assess>" + strings.Join(coarse, ", ") + "</assess>\n" + rollout.FormatCall(a.tool, a.arguments())),
+		{IDs: turn2}, said("<think>" + CropStatement(region, shown) + "</think>"),
+	}, uses[:]), nil
+}
+
+// CropRegions are the regions of which crop captions tell something.
+func CropRegions() []string {
+	return append(slices.Clone(zones), "right apex", "left apex", "right costophrenic angle", "left costophrenic angle", "trachea")
 }
 
 type driller struct {

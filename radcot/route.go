@@ -39,24 +39,34 @@ type route struct {
 	tool  string   // "": the measurements or the view suffice
 	part  string   // of the chest: "" for the zone or lung that is asked about
 	small bool     // what is sought shows in a zone's crop, not in a lung's
+	more  []ask    // asked as well
 }
+
+// Where anything may be abnormal, the lungs are parsed for spots and texture,
+// and the apices cropped for a pleural line.
+var (
+	apices  = []ask{{cropTool, "right apex"}, {cropTool, "left apex"}}
+	general = []string{"opaque", "nodule", "edge free", "lung small", "shifted"}
+)
 
 // routes stands most specific first.
 var routes = []route{
+	{words: []string{"over the limit"}, seen: []string{"heart large", "heart small"}, tool: lookupTool},
 	{words: []string{"protocol"}, tool: lookupTool},
-	{words: []string{"tube", "tip of"}, tool: cropTool, part: "trachea"},
+	{words: []string{"tube", "tip of"}, seen: []string{"tube ends"}, tool: cropTool, part: "trachea"},
 	{words: []string{"projection", "view", "heart", "cardiomegaly", "volume", "shift", "mediastin", "cardiothoracic"}},
 	{words: []string{"texture", "edema", "oedema"}, tool: parseTool},
 	{words: []string{"how many"}, seen: []string{"nodule"}, tool: parseTool},
 	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool, small: true},
 	{words: []string{"pneumothorax"}, seen: []string{"edge free"}, tool: cropTool, part: "apex"},
 	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle"},
-	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free", "heart large", "lung small"}, tool: cropTool},
-	{words: []string{"more opaque"}, seen: []string{"opaque"}, tool: parseTool, part: "one lung"},
-	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: []string{"opaque", "nodule", "edge free", "lung small", "shifted"}, tool: parseTool, part: "each lung"},
+	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free", "heart large", "lung small"},
+		tool: parseTool, part: "each lung", more: append(slices.Clone(apices), ask{cropTool, "right costophrenic angle"})},
+	{words: []string{"less air", "more opaque"}, seen: []string{"opaque", "lung small"}, tool: parseTool, part: "each lung"},
+	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: general, tool: parseTool, part: "each lung", more: apices},
 	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
 		seen: []string{"opaque", "nodule"}, tool: parseTool},
-	{words: []string{"findings"}, seen: []string{"nodule", "opaque", "edge free", "lung small", "shifted", "heart large"}, tool: parseTool, part: "each lung"},
+	{words: []string{"findings"}, seen: append(slices.Clone(general), "heart large"), tool: parseTool, part: "each lung", more: apices},
 }
 
 // direct returns the calls that serve the question best. They depend on the
@@ -97,10 +107,8 @@ func (r route) asks(question string) []ask {
 		return []ask{{lookupTool, strings.TrimRight(question, "?. ")}}
 	case r.part == "trachea":
 		return []ask{{r.tool, r.part}}
-	case r.part == "one lung": // the parse compares with the other side
-		return []ask{{r.tool, "right lung"}}
 	case r.part == "each lung":
-		return []ask{{r.tool, "right lung"}, {r.tool, "left lung"}}
+		return append([]ask{{r.tool, "right lung"}, {r.tool, "left lung"}}, r.more...)
 	}
 	if m := zoneOf.FindStringSubmatch(question); m != nil && r.part == "" {
 		return []ask{{r.tool, m[1] + " " + m[2] + " zone"}}
@@ -136,7 +144,8 @@ func (r route) search(sides []string) []ask {
 
 var zones = []string{"right upper zone", "right middle zone", "right lower zone", "left upper zone", "left middle zone", "left lower zone"}
 
-var regions = append(slices.Clone(zones), "right lung", "left lung", "right apex", "left apex", "trachea", "heart")
+var regions = append(slices.Clone(zones), "right lung", "left lung", "right apex", "left apex",
+	"right costophrenic angle", "left costophrenic angle", "trachea", "heart")
 
 // worsen returns calls that serve worse than the right ones: none where some
 // are due, one too many where none is, another region, or another tool.

@@ -20,6 +20,8 @@ type lesson struct {
 	coarse []string // what the coarse view shows; nil for a real image
 	right  []ask    // the calls that would serve best
 	asks   []ask    // the calls that are made
+	// seen tells what a crop of a region shows; nil for a real image.
+	seen func(region string) string
 }
 
 // plan draws the calls from the question and the coarse view. The draw depends
@@ -119,14 +121,16 @@ func withLetter(words, letter string) string {
 	return strings.TrimSpace(words + " " + letter)
 }
 
-// observations tells what the calls returned, shortened; several crops are
-// told as one.
+// observations tells what the calls returned, shortened; of several crops of
+// which nothing can be told, only how many they are.
 func (l lesson) observations(calls []rollout.Call) []string {
 	var parts, crops []string
 	for i, c := range calls {
 		switch {
 		case c.Status != rollout.CallOK:
 			parts = append(parts, fmt.Sprintf("No result for %s.", l.asks[i].arg))
+		case c.Image != "" && l.shown(l.asks[i]) != "":
+			parts = append(parts, CropStatement(l.asks[i].arg, l.shown(l.asks[i])))
 		case c.Image != "":
 			crops = append(crops, l.asks[i].arg)
 		case c.Tool == parseTool:
@@ -144,6 +148,17 @@ func (l lesson) observations(calls []rollout.Call) []string {
 	}
 	return parts
 }
+
+// shown returns what the crop of a call shows, "" where that is not known.
+func (l lesson) shown(a ask) string {
+	if l.seen == nil {
+		return ""
+	}
+	return l.seen(a.arg)
+}
+
+// CropStatement is how reasoning tells what a crop of a region shows.
+func CropStatement(region, shown string) string { return region + ": " + shown + "." }
 
 // clause returns the part of a looked-up text that holds the answer, or all of it.
 func (l lesson) clause(text string) string {
@@ -194,8 +209,10 @@ func (l lesson) suffices(calls []rollout.Call, b rollout.Bundle) bool {
 		return len(claims(b, l.sample.Relevant)) > 0
 	case phantom.NeedMisleading:
 		return false
-	case phantom.NeedCrop, phantom.NeedParse, phantom.NeedLookup: // named after the tools
-		return l.asked(calls, l.sample.Need)
+	case phantom.NeedLookup: // and what the looked-up limit is for
+		return l.asked(calls, l.sample.Need) && (len(l.sample.Relevant) == 0 || len(claims(b, l.sample.Relevant)) > 0)
+	case phantom.NeedCrop, phantom.NeedParse: // named after the tools, of which a general question has both
+		return l.asked(calls, "")
 	}
 	return l.asked(calls, "") || len(claims(b, l.sample.Relevant)) > 0
 }
@@ -221,12 +238,49 @@ func (l lesson) contradicted(calls []rollout.Call, b rollout.Bundle) bool {
 			return true
 		}
 	}
+	if l.sideless(question, answer, calls) {
+		return true
+	}
 	for _, c := range claims(b, l.sample.Relevant) {
 		if c.Category != "" && slices.Contains(categorical, answer) && !strings.Contains(c.Category, answer) {
 			return true
 		}
 	}
 	return false
+}
+
+// sideless reports whether a question for the abnormal lung has an answer of
+// whose side no call has shown a sign.
+func (l lesson) sideless(question, answer string, calls []rollout.Call) bool {
+	need := phantom.Need(l.sample.Need)
+	if need != phantom.NeedParse && need != phantom.NeedCrop {
+		return false
+	}
+	side := answer
+	if m := sideOf.FindString(question); m != "" && l.sample.Prompt.Kind == dataset.Binary && strings.Contains(question, "lung the abnormal one") {
+		side = map[bool]string{true: m, false: otherSide[m]}[answer == "yes"]
+	}
+	if otherSide[side] == "" || !strings.Contains(question, "abnormal") && !strings.Contains(question, "less air") {
+		return false
+	}
+	for i, c := range calls {
+		if i < len(l.asks) && strings.HasPrefix(l.asks[i].arg, side) && l.sign(l.asks[i], c) {
+			return false
+		}
+	}
+	return true
+}
+
+var otherSide = map[string]string{"right": "left", "left": "right"}
+
+// sign reports whether a call has shown anything that is not on every film.
+func (l lesson) sign(a ask, c rollout.Call) bool {
+	if c.Tool == cropTool {
+		shown := l.shown(a)
+		return shown == "pleural line" || strings.HasSuffix(shown, " nodule") && shown != "no nodule"
+	}
+	p, s := pattern.FindStringSubmatch(c.Observation), spots.FindStringSubmatch(c.Observation)
+	return p != nil && p[1] != "none" || s != nil && s[1] != "0" && phantom.Need(l.sample.Need) == phantom.NeedCrop
 }
 
 // asked reports whether every call that serves the question best was made and
