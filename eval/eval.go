@@ -9,10 +9,12 @@ package eval
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"math/rand/v2"
 	"slices"
 	"sync"
 
@@ -29,11 +31,12 @@ type Config struct {
 	Retries     int     `yaml:"retries"`     // fresh seeds for unusable answers; none when greedy
 	Parallel    int     `yaml:"parallel"`    // rollouts at once
 	Seed        uint64  `yaml:"seed"`
-	Controls    bool    `yaml:"controls"` // also images shuffled and tools off
+	Controls    Set     `yaml:"controls"`          // none, minimal or full
+	Asked       int     `yaml:"control_questions"` // a control; 0: as many as questions
 }
 
 // Default is the configuration of the shipped pipelines.
-var Default = Config{Questions: 400, MaxTokens: 160, Retries: 3, Parallel: 64, Seed: 1, Controls: true}
+var Default = Config{Questions: 400, MaxTokens: 160, Retries: 3, Parallel: 64, Seed: 1, Controls: Minimal}
 
 // Validate names the first unusable field.
 func (c Config) Validate() error {
@@ -48,19 +51,13 @@ func (c Config) Validate() error {
 		return fmt.Errorf("retries = %d: want 0 to 10", c.Retries)
 	case c.Parallel < 1:
 		return fmt.Errorf("parallel = %d: want at least 1", c.Parallel)
+	case !slices.Contains([]Set{NoControls, Minimal, Full}, c.Controls):
+		return fmt.Errorf("controls = %q: want %s, %s or %s", c.Controls, NoControls, Minimal, Full)
+	case c.Asked < 0 || c.Questions > 0 && c.Asked > c.Questions:
+		return fmt.Errorf("control_questions = %d: want 0 (as many as questions) to %d", c.Asked, c.Questions)
 	}
 	return nil
 }
-
-// A Condition is a way to put the questions: the policy as it is, or a control.
-type Condition string
-
-// The conditions.
-const (
-	Plain    Condition = "plain"
-	Shuffled Condition = "images_shuffled" // every question gets another study's images
-	ToolsOff Condition = "tools_off"
-)
 
 // Rollout makes one trajectory; it is the training loop's own.
 type Rollout func(ctx context.Context, t rollout.Task) (rollout.Trajectory, error)
@@ -72,33 +69,45 @@ type Row struct {
 	Capability string       `json:"capability"`
 	Template   string       `json:"template"`
 	Need       string       `json:"need,omitempty"`
-	Key        string       `json:"-"` // reference answer as text, for the majority baseline
+	Cluster    string       `json:"cluster"` // patient or study: what is not independent of what
+	Key        string       `json:"key"`     // reference answer as text, for the majority baseline
 	Answer     string       `json:"answer"`
+	Given      string       `json:"given"`   // the answer as text, to be held against Key; "" when invalid
 	Strict     bool         `json:"strict"`  // right by the strict extractor
 	Lenient    bool         `json:"lenient"` // right by the lenient one
 	Invalid    bool         `json:"invalid"` // no usable answer after all retries
 	Error      string       `json:"error,omitempty"`
 	Calls      int          `json:"calls"`
 	Reward     float64      `json:"reward"`
-	Shown      bool         `json:"shown"` // at least one measurement was shown
+	Shown      bool         `json:"shown"`      // at least one measurement was shown
+	Relevant   bool         `json:"relevant"`   // a measurement bears on the question
+	Fabricated int          `json:"fabricated"` // numbers claimed for withheld measurements
 	Attempts   int          `json:"attempts"`
+	// Seen identifies all that the policy was given before its answer: equal in
+	// two conditions, the control did not touch this question.
+	Seen string `json:"seen"`
 }
+
+// Called reports whether a tool was called.
+func (r Row) Called() bool { return r.Calls > 0 }
 
 // A Result is one condition's rows, in the order of the samples.
 type Result struct {
-	Name      string    `json:"name"` // of the policy: untrained, sft, grpo, …
-	Condition Condition `json:"condition"`
-	Rows      []Row     `json:"rows"`
+	Name      string        `json:"name"` // of the policy: untrained, sft, grpo, …
+	Condition Condition     `json:"condition"`
+	Split     dataset.Split `json:"split"`
+	Questions string        `json:"questions"` // digest of the questions with their answers
+	Rows      []Row         `json:"rows"`
 }
 
 // Run puts every sample under one condition. progress may be nil.
 func Run(ctx context.Context, cfg Config, name string, cond Condition, samples []dataset.Sample, version rollout.PolicyVersion, roll Rollout, score reward.Config, progress func(done, total int)) (Result, error) {
 	samples = Select(samples, cfg.Questions)
-	asked := samples
-	if cond == Shuffled {
-		asked = shuffleImages(samples, cfg.Seed)
+	asked := put(cond, samples, cfg.Seed)
+	result := Result{Name: name, Condition: cond, Questions: QuestionsDigest(samples), Rows: make([]Row, len(samples))}
+	if len(samples) > 0 {
+		result.Split = samples[0].Split
 	}
-	result := Result{Name: name, Condition: cond, Rows: make([]Row, len(samples))}
 	e := evaluator{cfg, cond, version, roll, score}
 	err := parallel(ctx, cfg.Parallel, len(samples), progress, func(ctx context.Context, i int) error {
 		row, err := e.ask(ctx, asked[i])
@@ -127,15 +136,13 @@ func hash(s string) uint64 {
 	return h.Sum64()
 }
 
-// shuffleImages gives every sample the images of another one with as many
-// images where there is one, by a seeded cyclic shift of a permutation.
-func shuffleImages(samples []dataset.Sample, seed uint64) []dataset.Sample {
-	out := slices.Clone(samples)
-	order := rand.New(rand.NewPCG(seed, 0x5bd1e995)).Perm(len(out))
-	for i, from := range order {
-		out[from].Prompt.Images = samples[order[(i+1)%len(order)]].Prompt.Images
+// QuestionsDigest identifies questions with their images and answers, in order.
+func QuestionsDigest(samples []dataset.Sample) string {
+	h := sha256.New()
+	if err := json.NewEncoder(h).Encode(samples); err != nil {
+		panic(fmt.Sprintf("eval: samples have no JSON form: %v", err)) // they have been read from it
 	}
-	return out
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 type evaluator struct {
@@ -150,9 +157,9 @@ type evaluator struct {
 // unusable answer and then counts as wrong; only a cancelled context is an error.
 func (e evaluator) ask(ctx context.Context, s dataset.Sample) (Row, error) {
 	row := Row{Sample: s.ID, Kind: s.Prompt.Kind, Capability: s.Capability, Template: s.Template,
-		Need: s.Need, Key: AnswerText(s), Invalid: true}
+		Need: s.Need, Cluster: cmp.Or(s.Patient, s.Study, s.ID), Relevant: len(s.Relevant) > 0, Key: AnswerText(s), Invalid: true}
 	retries := e.cfg.Retries
-	if e.cfg.Temperature == 0 {
+	if e.cfg.Temperature == 0 || e.cond.sampled() {
 		retries = 0
 	}
 	for attempt := 0; attempt <= retries && row.Invalid; attempt++ {
@@ -177,35 +184,54 @@ func (e evaluator) attempt(ctx context.Context, s dataset.Sample, attempt int, r
 	if err != nil {
 		return fmt.Errorf("eval: sample %s: %w", s.ID, err)
 	}
-	row.Error, row.Calls, row.Reward, row.Shown = "", sc.Calls, sc.Total, len(t.Bundle.Shown) > 0
+	row.Error, row.Calls, row.Reward, row.Shown, row.Fabricated = "", sc.Calls, sc.Total, len(t.Bundle.Shown) > 0, sc.Fabricated
 	row.Answer, row.Strict, row.Invalid = sc.Answer, sc.Accuracy == 1, sc.Answer == ""
+	row.Given, row.Seen = givenText(sc.Answer, s), seen(t)
 	row.Lenient = row.Strict || reward.LenientlyRight(t, s)
 	return nil
 }
 
 func (e evaluator) task(s dataset.Sample, attempt int) rollout.Task {
-	return rollout.Task{
+	t := rollout.Task{
 		ID:     rollout.TaskID{Run: "eval", Group: int(hash(s.ID) >> 33), Attempt: attempt},
 		Sample: s.ID, Prompt: s.Prompt, Version: e.version,
 		Seed:     hash(fmt.Sprintf("%d/%s/%d", e.cfg.Seed, s.ID, attempt)),
 		Sampling: rollout.Sampling{Temperature: e.cfg.Temperature, TopP: 1, MaxTokens: e.cfg.MaxTokens},
-		Tools:    e.cond != ToolsOff,
+		Tools:    true,
 		Gate:     rollout.GateOn,
 	}
+	e.cond.change(&t)
+	return t
+}
+
+// seen digests the prompts of both turns, and the images that they hold.
+func seen(t rollout.Trajectory) string {
+	h := fnv.New64a()
+	for _, turn := range t.Turns {
+		fmt.Fprintln(h, turn.PromptIDs)
+	}
+	for _, img := range t.Images {
+		fmt.Fprintln(h, img.SHA256)
+	}
+	return fmt.Sprintf("%016x", h.Sum64())
 }
 
 // AnswerText is the reference answer as text: the option's wording for multiple
 // choice, where letters carry no meaning of their own.
 func AnswerText(s dataset.Sample) string {
-	switch s.Prompt.Kind {
-	case dataset.MultipleChoice:
-		if i := slices.Index(s.Prompt.Letters(), s.Answer); i >= 0 {
-			return s.Prompt.Options[i]
-		}
-	case dataset.Report:
+	if s.Prompt.Kind == dataset.Report {
 		return fmt.Sprint(s.Positive)
 	}
-	return s.Answer
+	return givenText(s.Answer, s)
+}
+
+func givenText(answer string, s dataset.Sample) string {
+	if s.Prompt.Kind == dataset.MultipleChoice {
+		if i := slices.Index(s.Prompt.Letters(), answer); i >= 0 {
+			return s.Prompt.Options[i]
+		}
+	}
+	return answer
 }
 
 // parallel calls do(0..n-1) from at most limit goroutines and stops at the first error.

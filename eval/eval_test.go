@@ -1,12 +1,15 @@
 package eval
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"xragent/dataset"
+	"xragent/rollout"
 )
 
 func TestWilson(t *testing.T) {
@@ -89,15 +92,58 @@ func TestCompareRefusesOtherQuestions(t *testing.T) {
 	}
 }
 
-func TestShuffledImagesAreAnothers(t *testing.T) {
-	var samples []dataset.Sample
-	for _, id := range []string{"a", "b", "c", "d", "e"} {
-		samples = append(samples, dataset.Sample{ID: id, Prompt: dataset.Prompt{Images: []dataset.Image{{SHA256: id}}}})
-	}
-	for _, s := range shuffleImages(samples, 7) {
-		if s.Prompt.Images[0].SHA256 == s.ID {
-			t.Errorf("sample %s kept its own image", s.ID)
+func TestShuffledImagesAreAnotherStudys(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var samples []dataset.Sample
+		for i := range rapid.IntRange(4, 30).Draw(t, "n") {
+			study := fmt.Sprint("study ", i/2) // two questions a study
+			n := rapid.IntRange(1, 2).Draw(t, "images")
+			images := []dataset.Image{{SHA256: study}, {SHA256: study}}[:n]
+			samples = append(samples, dataset.Sample{ID: fmt.Sprint(i), Study: study, Prompt: dataset.Prompt{Images: images}})
 		}
+		for i, s := range put(Shuffled, samples, rapid.Uint64().Draw(t, "seed")) {
+			if s.Prompt.Images[0].SHA256 == samples[i].Study {
+				t.Fatalf("sample %s kept its own study's image", s.ID)
+			}
+		}
+	})
+}
+
+func TestConditionsChangeWhatTheySay(t *testing.T) {
+	s := dataset.Sample{ID: "q", Prompt: dataset.Prompt{Images: []dataset.Image{{SHA256: "film", View: "PA"}}}}
+	_, blank := BlankImage()
+	for _, tc := range []struct {
+		cond        Condition
+		images      []string
+		tools       bool
+		gate        rollout.GateMode
+		temperature float64
+	}{
+		{Plain, []string{"film"}, true, rollout.GateOn, 0},
+		{TextOnly, nil, false, rollout.GateEmpty, 0},
+		{Blank, []string{blank}, true, rollout.GateOn, 0},
+		{ToolText, []string{blank}, true, rollout.GateOn, 0},
+		{ToolsOff, []string{"film"}, false, rollout.GateOn, 0},
+		{GateOff, []string{"film"}, true, rollout.GateOff, 0},
+		{Sampled2, []string{"film"}, true, rollout.GateOn, 1},
+		{OffSampled1, []string{"film"}, false, rollout.GateOn, 1},
+	} {
+		e := evaluator{cfg: Default, cond: tc.cond}
+		task := e.task(put(tc.cond, []dataset.Sample{s}, 1)[0], 0)
+		var images []string
+		for _, img := range task.Prompt.Images {
+			images = append(images, img.SHA256)
+		}
+		if !slices.Equal(images, tc.images) || task.Tools != tc.tools || task.Gate != tc.gate || task.Sampling.Temperature != tc.temperature {
+			t.Errorf("%s: images %v tools %v gate %s temperature %v", tc.cond, images, task.Tools, task.Gate, task.Sampling.Temperature)
+		}
+	}
+	if s.Prompt.Images[0].SHA256 != "film" {
+		t.Error("a condition changed the sample itself")
+	}
+	one, two := (evaluator{cfg: Default, cond: Sampled1}).task(s, 0), (evaluator{cfg: Default, cond: Sampled2}).task(s, 0)
+	if one.Seed == two.Seed {
+		t.Error("two samplings share their seed")
 	}
 }
 

@@ -23,11 +23,15 @@ type Line struct {
 
 // A Summary is what one condition's rows come to.
 type Summary struct {
-	Name      string    `json:"name"`
-	Condition Condition `json:"condition"`
-	Lines     []Line    `json:"lines"` // "all" first, then kinds, capabilities, needs
-	Macro     float64   `json:"macro"` // unweighted mean over kinds
-	Errors    int       `json:"errors"`
+	Name      string        `json:"name"`
+	Condition Condition     `json:"condition"`
+	Split     dataset.Split `json:"split"`
+	Lines     []Line        `json:"lines"` // "all" first, then kinds, capabilities, needs
+	Macro     float64       `json:"macro"` // unweighted mean over kinds
+	Errors    int           `json:"errors"`
+	// Clustered is the accuracy's interval where questions share patients or
+	// studies, whole ones resampled; nil where none do.
+	Clustered *[2]float64 `json:"clustered,omitempty"`
 }
 
 // All returns the line over all questions.
@@ -37,7 +41,7 @@ func (s Summary) All() Line { return s.Lines[0] }
 // rows, then averaged within each group.
 func (r Result) Summarise() Summary {
 	hit := majorityHits(r.Rows)
-	s := Summary{Name: r.Name, Condition: r.Condition}
+	s := Summary{Name: r.Name, Condition: r.Condition, Split: r.Split, Clustered: clustered(r.Rows)}
 	add := func(group string, keep func(Row) bool) {
 		if line, ok := summarise(group, r.Rows, hit, keep); ok {
 			s.Lines = append(s.Lines, line)
@@ -66,6 +70,20 @@ func (r Result) Summarise() Summary {
 		}
 	}
 	return s
+}
+
+// clustered is nil where every question is a cluster of its own.
+func clustered(rows []Row) *[2]float64 {
+	if len(distinct(rows, func(r Row) string { return r.Cluster })) == len(rows) {
+		return nil
+	}
+	var right []float64
+	var cluster []string
+	for _, r := range rows {
+		right, cluster = append(right, float64(one(r.Strict))), append(cluster, r.Cluster)
+	}
+	low, high := ClusterBootstrap(right, cluster, 1)
+	return &[2]float64{low, high}
 }
 
 func summarise(group string, rows []Row, hit []bool, keep func(Row) bool) (Line, bool) {
@@ -145,6 +163,10 @@ func distinct(rows []Row, key func(Row) string) []string {
 // Compare pairs two results on the questions that both hold. It refuses
 // results of different questions.
 func Compare(before, after Result) (Pair, error) {
+	if b, a := before.Questions, after.Questions; b != "" && a != "" && b != a {
+		return Pair{}, fmt.Errorf("eval: %s and %s were asked different questions (digests %.12s and %.12s): evaluate both on the same set",
+			before.Name, after.Name, b, a)
+	}
 	if len(before.Rows) != len(after.Rows) {
 		return Pair{}, fmt.Errorf("eval: %s has %d questions, %s has %d: evaluate both on the same set",
 			before.Name, len(before.Rows), after.Name, len(after.Rows))

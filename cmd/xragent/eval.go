@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,9 +10,10 @@ import (
 	"strings"
 
 	"xragent/dataset"
+	"xragent/dataset/phantom"
 	"xragent/eval"
 	"xragent/policy/embedded"
-	"xragent/rollout"
+	"xragent/rollout/loop"
 	"xragent/trainer"
 )
 
@@ -21,10 +21,11 @@ import (
 // in dir, or for "" the untrained weights.
 type contender struct{ name, dir string }
 
-// A stand runs questions on one contender at a time.
+// A stand samples from one contender at a time. What it takes up it names by a
+// digest.
 type stand interface {
-	take(context.Context, contender) error
-	Run(context.Context, rollout.Task) (rollout.Trajectory, error)
+	loop.Sampler
+	take(context.Context, contender) (digest string, err error)
 	close() error
 }
 
@@ -33,25 +34,30 @@ func (s *session) stand(ctx context.Context) (stand, error) {
 		return s.remoteStand(ctx)
 	}
 	r, err := s.roller("eval", s.tools)
-	return embeddedStand{r, s}, err
+	if err != nil {
+		return nil, err
+	}
+	return embeddedStand{r.engine, s}, nil
 }
 
-// An embeddedStand is a roller whose weights come from files.
+// An embeddedStand is an engine whose weights come from files.
 type embeddedStand struct {
-	*roller
+	*embedded.Engine
 	s *session
 }
 
-func (e embeddedStand) take(_ context.Context, c contender) error {
+func (e embeddedStand) take(_ context.Context, c contender) (string, error) {
 	w := e.s.untrained()
 	if c.dir != "" {
 		var err error
 		if w, err = e.s.weights(c.dir); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+			return "", fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	return e.engine.Load(w, 0)
+	return w.Digest(), e.Load(w, 0)
 }
+
+func (e embeddedStand) close() error { return e.Close() }
 
 // evalStage evaluates the untrained policy, SFT's and GRPO's on held-out
 // questions, and prints one table.
@@ -85,121 +91,37 @@ func (s *session) contenders() ([]contender, error) {
 	return list, nil
 }
 
-// A report is what an evaluation leaves in eval/report.json.
-type report struct {
-	Run       string         `json:"run"`
-	Data      string         `json:"data"` // digest of the data set
-	Questions int            `json:"questions"`
-	Summaries []eval.Summary `json:"summaries"`
-	Pairs     []namedPair    `json:"pairs"`
-}
-
-type namedPair struct {
-	Before string `json:"before"`
-	After  string `json:"after"`
-	eval.Pair
-}
-
-// evaluate runs every contender, the last one also under the controls, and
-// writes table and report.
+// evaluate puts every contender under its conditions and writes the report.
 func (s *session) evaluate(ctx context.Context, list []contender) error {
 	d, err := s.load(ctx)
 	if err != nil {
 		return err
 	}
-	test := d.split(dataset.Test)
-	if len(test) == 0 {
-		return usageError{fmt.Errorf("the data has no test questions: give the split test some")}
-	}
-	r, err := s.stand(ctx)
+	x, err := s.examine(ctx, d)
 	if err != nil {
 		return err
 	}
-	defer r.close()
-	if err := os.MkdirAll(s.path("eval"), 0o755); err != nil {
-		return err
+	defer x.stand.close()
+	var names []string
+	for _, c := range list {
+		names = append(names, c.name)
 	}
-	rep := report{Run: s.cfg.Run.Name, Data: d.digest}
-	var before *eval.Result
-	for i, c := range list {
-		if err := r.take(ctx, c); err != nil {
+	jobs, skipped := eval.Plan(s.cfg.Eval.Controls, names, x.facts)
+	for _, c := range list {
+		own := slices.DeleteFunc(slices.Clone(jobs), func(j eval.Job) bool { return j.Policy != c.name })
+		if err := x.contender(ctx, c, own); err != nil {
 			return err
 		}
-		conditions := []eval.Condition{eval.Plain}
-		if s.cfg.Eval.Controls && i == len(list)-1 {
-			conditions = append(conditions, eval.Shuffled, eval.ToolsOff)
-		}
-		for _, cond := range conditions {
-			res, err := s.condition(ctx, r, c.name, cond, test)
-			if err != nil {
-				return err
-			}
-			rep.Questions = len(res.Rows)
-			rep.Summaries = append(rep.Summaries, res.Summarise())
-			if cond != eval.Plain {
-				continue
-			}
-			if before != nil {
-				p, err := eval.Compare(*before, res)
-				if err != nil {
-					return err
-				}
-				rep.Pairs = append(rep.Pairs, namedPair{before.Name, res.Name, p})
-			}
-			before = &res
-		}
+	}
+	rep, err := eval.Analyse(x.results, d.split(dataset.Train), x.cfg.Seed)
+	if err != nil {
+		return usageError{err}
+	}
+	rep.Run, rep.Data, rep.Source, rep.Skipped = s.cfg.Run.Name, d.digest, s.cfg.Data.Source, skipped
+	if rep.Source == "phantom" {
+		rep.Generator = phantom.Hash()
 	}
 	return s.writeReport(rep)
-}
-
-func (s *session) condition(ctx context.Context, r stand, name string, cond eval.Condition, test []dataset.Sample) (eval.Result, error) {
-	cfg := s.cfg.Eval
-	cfg.Seed = s.seed("eval", cfg.Seed)
-	label := strings.ReplaceAll(fmt.Sprintf("eval %s %s", name, cond), "_", " ")
-	res, err := eval.Run(ctx, cfg, name, cond, test, 0, r.Run, s.cfg.Reward, newProgress(s.log, label).at)
-	if err != nil {
-		return res, err
-	}
-	text, err := json.Marshal(res)
-	if err != nil {
-		return res, err
-	}
-	return res, writeFile(s.path("eval", fmt.Sprintf("%s-%s.json", name, cond)), append(text, '\n'))
-}
-
-func (s *session) writeReport(rep report) error {
-	text, err := json.MarshalIndent(rep, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := writeFile(s.path("eval", "report.json"), append(text, '\n')); err != nil {
-		return err
-	}
-	var table strings.Builder
-	writeTables(&table, rep, s.cfg.Data.Source)
-	fmt.Fprint(s.out, table.String())
-	return writeFile(s.path("eval", "table.txt"), []byte(table.String()))
-}
-
-func writeTables(w *strings.Builder, rep report, source string) {
-	fmt.Fprintf(w, "\n%d held-out questions, fixed denominator; majority: the strongest constant answer per template\n\n", rep.Questions)
-	_ = eval.WriteTable(w, rep.Summaries, false) // a strings.Builder does not fail
-	for _, s := range rep.Summaries {
-		if s.Condition == eval.Plain && s.Name == rep.Summaries[len(rep.Summaries)-1].Name {
-			fmt.Fprintln(w)
-			_ = eval.WriteTable(w, []eval.Summary{s}, true)
-			fmt.Fprintf(w, "macro average over kinds %.1f\n", 100*s.Macro)
-		}
-	}
-	fmt.Fprintln(w)
-	for _, p := range rep.Pairs {
-		fmt.Fprintf(w, "%s → %s: %+.1f points; %d fixed, %d broken, exact McNemar p = %.3g\n", p.Before, p.After, 100*p.Gain, p.Fixed, p.Broken, p.P)
-	}
-	if source == "phantom" {
-		fmt.Fprintln(w, "\nPhantoms are synthetic: no figure here is a clinical claim.")
-	} else {
-		fmt.Fprintln(w, "\nA small model on few images: no figure here is a clinical claim.")
-	}
 }
 
 // contenderNames are what a table row and a file may be called.

@@ -235,25 +235,25 @@ func (s *session) remoteStand(ctx context.Context) (*remoteStand, error) {
 
 // take brings the learner, and through it every server, to a contender. It is
 // version 0 each time, as evaluation asks; digests and canaries tell them apart.
-func (r *remoteStand) take(ctx context.Context, c contender) error {
+func (r *remoteStand) take(ctx context.Context, c contender) (string, error) {
 	if err := r.learner.Start(ctx, c.dir); err != nil {
-		return err
+		return "", err
 	}
 	m, err := r.learner.Publish(ctx, 0)
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, one := range r.samplers {
 		if _, err := one.Load(ctx, m); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+			return "", fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	return nil
+	return m.Digest, nil
 }
 
-// Run attempts one task on the next server.
-func (r *remoteStand) Run(ctx context.Context, t rollout.Task) (rollout.Trajectory, error) {
-	return r.samplers[r.turn.Add(1)%uint64(len(r.samplers))].Run(ctx, t)
+// Sample samples a turn on the next server.
+func (r *remoteStand) Sample(ctx context.Context, req loop.SampleRequest) (loop.SampleResult, error) {
+	return r.samplers[r.turn.Add(1)%uint64(len(r.samplers))].client.Sample(ctx, req)
 }
 
 func (r *remoteStand) close() (err error) {
