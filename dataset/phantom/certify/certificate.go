@@ -38,8 +38,12 @@ func (f Figure) Bound() string {
 	return ""
 }
 
+// judged says whether the bounds hold. What could not be counted holds none.
 func (f Figure) judged() Figure {
-	f.Pass = !math.IsNaN(f.Value) && (f.Min == nil || f.Value >= *f.Min) && (f.Max == nil || f.Value <= *f.Max)
+	f.Pass = f.Bound() == "" || (f.Min == nil || f.Value >= *f.Min) && (f.Max == nil || f.Value <= *f.Max)
+	if math.IsNaN(f.Value) { // has no JSON form
+		f.Value, f.Low, f.High, f.Note, f.Pass = 0, 0, 0, "nothing to count", f.Bound() == ""
+	}
 	return f
 }
 
@@ -48,7 +52,7 @@ func (f Figure) atMost(v float64) Figure  { f.Max = &v; return f }
 
 // share is a figure of hits out of n, with its Wilson interval.
 func share(group, name string, hits, n int) Figure {
-	f := Figure{Group: group, Name: name, N: n, Value: float64(hits) / float64(n)} // none of none is no number, and fails
+	f := Figure{Group: group, Name: name, N: n, Value: float64(hits) / float64(n)} // of none: no number
 	f.Low, f.High = wilson(hits, n)
 	return f
 }

@@ -18,6 +18,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
+	"slices"
 
 	"xragent/dataset"
 	"xragent/dataset/phantom"
@@ -35,15 +37,15 @@ type Tools interface {
 
 // A Config says how large the examination is.
 type Config struct {
-	Seed   uint64 `json:"seed"`
-	Texts  int    `json:"texts"`  // studies described for shares and text, a quarter of them of the test split
-	Train  int    `json:"train"`  // films that the coarse probe learns from
-	Test   int    `json:"test"`   // films that it is judged by
-	Tooled int    `json:"tooled"` // films that the tools are tried on
-	Crops  int    `json:"crops"`  // films that the crop probe learns from; a quarter more to judge it by
-	Epochs int    `json:"epochs"` // of the probes
-
-	Threads int `json:"-"` // changes no figure
+	Seed    uint64   `json:"seed"`
+	Texts   int      `json:"texts"`          // studies described for shares and text, a quarter of them of the test split
+	Train   int      `json:"train"`          // films that the coarse probe learns from
+	Test    int      `json:"test"`           // films that it is judged by
+	Tooled  int      `json:"tooled"`         // films that the tools are tried on
+	Crops   int      `json:"crops"`          // films that the crop probe learns from; a quarter more to judge it by
+	Epochs  int      `json:"epochs"`         // of the probes
+	Only    []string `json:"only,omitempty"` // stages to do; none: all
+	Threads int      `json:"-"`              // changes no figure
 }
 
 // Full is the examination that certifies.
@@ -54,6 +56,14 @@ func Full() Config {
 // Quick is a look at whether the examination runs.
 func Quick() Config {
 	return Config{Seed: 20260, Texts: 2000, Train: 160, Test: 80, Tooled: 40, Crops: 40, Epochs: 1, Threads: 2}
+}
+
+// Scaled returns c with its sizes multiplied, for a look that takes less time.
+func (c Config) Scaled(by float64) Config {
+	for _, n := range []*int{&c.Texts, &c.Train, &c.Test, &c.Tooled, &c.Crops} {
+		*n = int(math.Ceil(float64(*n) * by))
+	}
+	return c
 }
 
 func (c Config) validate() error {
@@ -69,13 +79,19 @@ func (c Config) validate() error {
 		return fmt.Errorf("certify: field texts is %d, want at least 4/3 of train (%d) and 4 times test and tooled (%d, %d)",
 			c.Texts, c.Train, c.Test, c.Tooled)
 	}
+	names := (&examination{}).stages()
+	for _, o := range c.Only {
+		if !slices.ContainsFunc(names, func(s stage) bool { return s.name == o }) {
+			return fmt.Errorf("certify: field only names %q, want describe, shares, text, tools, crops or coarse", o)
+		}
+	}
 	return nil
 }
 
 // quick reports whether c examines less than [Full] does.
 func (c Config) quick() bool {
 	f := Full()
-	return c.Texts < f.Texts || c.Train < f.Train || c.Test < f.Test || c.Tooled < f.Tooled || c.Crops < f.Crops || c.Epochs < f.Epochs
+	return len(c.Only) > 0 || c.Texts < f.Texts || c.Train < f.Train || c.Test < f.Test || c.Tooled < f.Tooled || c.Crops < f.Crops || c.Epochs < f.Epochs
 }
 
 // An examination is one under way.
@@ -93,6 +109,20 @@ func (e *examination) add(f ...Figure) {
 	}
 }
 
+// A stage is a part of the examination; the first describes the studies for
+// all of them.
+type stage struct {
+	name string
+	do   func(context.Context) error
+}
+
+func (e *examination) stages() []stage {
+	return []stage{
+		{"describe", e.describe}, {"shares", e.shares}, {"text", e.text},
+		{"tools", e.tooled}, {"crops", e.crops}, {"coarse", e.coarse},
+	}
+}
+
 // Run examines the generator that the program was built with. Report is told
 // of each stage; nil: nobody is.
 func Run(ctx context.Context, cfg Config, tools Tools, report func(stage string)) (Certificate, error) {
@@ -103,20 +133,13 @@ func Run(ctx context.Context, cfg Config, tools Tools, report func(stage string)
 		report = func(string) {}
 	}
 	e := &examination{Config: cfg, tools: tools, report: report}
-	for _, stage := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"describing studies", e.describe},
-		{"shares", e.shares},
-		{"text alone", e.text},
-		{"tools", e.tooled},
-		{"right crops", e.crops},
-		{"coarse view", e.coarse},
-	} {
-		report(stage.name)
-		if err := stage.do(ctx); err != nil {
-			return Certificate{}, fmt.Errorf("certify: %s: %w", stage.name, err)
+	for i, s := range e.stages() {
+		if i > 0 && len(cfg.Only) > 0 && !slices.Contains(cfg.Only, s.name) {
+			continue
+		}
+		report(s.name)
+		if err := s.do(ctx); err != nil {
+			return Certificate{}, fmt.Errorf("certify: %s: %w", s.name, err)
 		}
 	}
 	c := Certificate{

@@ -3,7 +3,9 @@ package certify
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"xragent/dataset/phantom"
@@ -36,8 +38,7 @@ var rules = map[string]rule{
 	"nodule-side":        func(o oracle) string { return yes(o.find(phantom.Nodule).Side == o.side()) },
 	"nodule-count":       oracle.count,
 	"same-side":          func(o oracle) string { return yes(o.find(phantom.Nodule).Side == o.find(phantom.Effusion).Side) },
-	"denser-lung":        sighted(oracle.denser),
-	"less-air":           sighted(oracle.denser),
+	"less-air":           sighted(oracle.lessAir),
 	"abnormal-zone":      func(o oracle) string { return yes(o.abnormalZone()) },
 	"texture":            func(o oracle) string { return [3]string{"clear", "slight", "marked"}[o.v.parse[o.zone()].pattern] },
 	"pneumothorax-side":  sighted(func(o oracle) string { return o.find(phantom.Pneumothorax).Side }),
@@ -50,7 +51,6 @@ var rules = map[string]rule{
 	"tube-tip":           oracle.tip,
 	"heart-size":         func(o oracle) string { return [3]string{"normal", "borderline", "enlarged"}[heartCategory(o.ratio())] },
 	"heart-enlarged":     func(o oracle) string { return yes(o.ratio() > 0.50) },
-	"smaller-lung":       oracle.smaller,
 	"shift-side":         func(o oracle) string { return sideOf(o.shift()) },
 	"protocol-follow-up": oracle.lookedUp,
 	"protocol-limit":     oracle.lookedUp,
@@ -111,17 +111,6 @@ func (o oracle) count() string {
 	return fmt.Sprint(n)
 }
 
-// denser returns the lung with an opacity, by eye or else by parse.
-func (o oracle) denser() string {
-	if f := o.find(phantom.Consolidation); f.Name != "" {
-		return f.Side
-	}
-	if right, left := o.v.parse["right lung"], o.v.parse["left lung"]; right.opacity-right.other != 0 || left.opacity-left.other != 0 {
-		return sideOf(float64(left.opacity - left.other - right.opacity + right.other))
-	}
-	return o.smaller()
-}
-
 func sideOf(leftward float64) string {
 	if leftward > 0 {
 		return "left"
@@ -152,29 +141,47 @@ func (o oracle) diagnosis() string {
 }
 
 // abnormalSide returns the lung with something to be seen, and else the one
-// whose texture, opacity or volume is off.
+// whose texture or volume is off.
 func (o oracle) abnormalSide() string {
-	for _, name := range []string{phantom.Consolidation, phantom.Effusion, phantom.Pneumothorax, phantom.Nodule} {
+	return o.firstOf(phantom.Consolidation, phantom.Effusion, phantom.Pneumothorax, phantom.Nodule)
+}
+
+// lessAir returns the lung that is opaque to see, and else to measure.
+func (o oracle) lessAir() string { return o.firstOf(phantom.Consolidation, phantom.Effusion) }
+
+// firstOf returns the side of the first of the findings that is there, else
+// that of the stronger texture, else the smaller lung.
+func (o oracle) firstOf(names ...string) string {
+	for _, name := range names {
 		if f := o.find(name); f.Name != "" {
 			return f.Side
 		}
 	}
-	right, left := 0, 0
+	leftward := 0
 	for _, z := range zones {
+		strength := o.v.parse[z].pattern
 		if strings.HasPrefix(z, "right") {
-			right += o.v.parse[z].pattern
-		} else {
-			left += o.v.parse[z].pattern
+			strength = -strength
 		}
+		leftward += strength
 	}
-	if right != left {
-		return sideOf(float64(left - right))
+	if leftward != 0 {
+		return sideOf(float64(leftward))
 	}
-	return o.denser()
+	return o.smaller()
 }
 
+// tip reads the tube's end off a crop, or the coarse view.
 func (o oracle) tip() string {
-	return o.find(phantom.TubeMalposition).Name
+	for _, f := range o.s.truth.Findings {
+		switch {
+		case f.TipMM > 0:
+			return "in the right bronchus"
+		case f.TipMM < 0:
+			return "above the carina"
+		}
+	}
+	return ""
 }
 
 // The magnifications and additions that faults bring on average, with which
@@ -248,7 +255,20 @@ func (o oracle) lookedUp() string {
 	return ""
 }
 
-func (o oracle) overLimit() string { return "" }
+var limitForm = regexp.MustCompile(`CTR limit (0\.\d+)`)
+
+// overLimit compares the heart with the protocol's limit.
+func (o oracle) overLimit() string {
+	m := limitForm.FindStringSubmatch(o.v.lookup)
+	if m == nil {
+		return ""
+	}
+	limit, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		return ""
+	}
+	return yes(o.ratio() > limit)
+}
 
 // heartCategory returns the category of a ratio on a PA film: 0 normal, 1
 // borderline, 2 enlarged.

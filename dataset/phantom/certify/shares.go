@@ -165,7 +165,7 @@ func mostUneven(counts map[string]int, answers []string) (off float64, answer st
 	sigma := math.Sqrt(even * (1 - even) / float64(n))
 	for _, a := range answers {
 		d := float64(counts[a])/float64(n) - even
-		if math.Abs(d) > 4*sigma && math.Abs(d) > math.Abs(off) {
+		if math.Abs(d) > 4*sigma && math.Abs(d) > math.Abs(off)+1e-9 {
 			off, answer = d, a
 		}
 	}
