@@ -74,11 +74,11 @@ func Caption(id string, img dataset.Image, coarse []string, use rollout.ImageUse
 
 // CropCaption is a row that crops a region of a film and says what the crop
 // shows, in the form of both turns: a policy learns from it to read crops, and
-// from no question. The uses are those of the film and of the crop.
-func CropCaption(id string, img dataset.Image, coarse []string, region, shown string, uses [2]rollout.ImageUse, merge int, d DrillDeps) (batch.Row, error) {
+// from no question. Returned is the text beside the crop; the uses are those of the film and of the crop.
+func CropCaption(id string, img dataset.Image, coarse []string, region, shown, returned string, uses [2]rollout.ImageUse, merge int, d DrillDeps) (batch.Row, error) {
 	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen in the " + region + "?", Images: []dataset.Image{img}}
 	a := ask{cropTool, region}
-	call := rollout.Call{Tool: a.tool, Arguments: a.arguments(), Status: rollout.CallOK, Observation: region, Image: uses[1].SHA256}
+	call := rollout.Call{Tool: a.tool, Arguments: a.arguments(), Status: rollout.CallOK, Observation: returned, Image: uses[1].SHA256}
 	turn1, err := chat.Expand(d.Codec.Triage(prompt, d.Tools), []int{uses[0].PadTokens(merge)}, d.Codec.ImagePad())
 	if err != nil {
 		return batch.Row{}, fmt.Errorf("%s: turn 1: %w", id, err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"xragent/chat"
+	"xragent/dataset"
+	"xragent/rollout"
 	"xragent/trainer/batch"
 )
 
@@ -90,5 +92,35 @@ func TestDrillsRefuseTooFewOptions(t *testing.T) {
 	d.Options = d.Options[:3]
 	if _, err := Drills(Lookup, 1, 1, d); err == nil {
 		t.Error("three options were enough for six")
+	}
+}
+
+// A crop's caption trains both turns: the call, and what the crop shows.
+func TestCropCaption(t *testing.T) {
+	d := drillDeps(t)
+	film, crop := rollout.ImageUse{SHA256: strings.Repeat("a", 64), Grid: [3]int{1, 4, 4}}, rollout.ImageUse{SHA256: strings.Repeat("b", 64), Grid: [3]int{1, 8, 4}}
+	row, err := CropCaption("x", dataset.Image{SHA256: film.SHA256}, []string{"pa view"}, "right apex", "pleural line", "right apex 3.0x",
+		[2]rollout.ImageUse{film, crop}, 2, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []int32
+	pads := 0
+	for i, id := range row.IDs {
+		if row.LossMask[i] == 1 {
+			said = append(said, id)
+		}
+		if id == d.Codec.ImagePad() {
+			pads++
+		}
+	}
+	text := d.Codec.(*chat.Codec).Decode(said)
+	for _, want := range []string{"<assess>pa view</assess>", `"region": "right apex"`, "<think>right apex: pleural line.</think>"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in the loss: %s", want, text)
+		}
+	}
+	if want := film.PadTokens(2) + crop.PadTokens(2); pads != want || len(row.Images) != 2 {
+		t.Errorf("%d image pads and %d images, want %d and 2", pads, len(row.Images), want)
 	}
 }

@@ -2,10 +2,15 @@ package radcot
 
 import (
 	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	"xragent/dataset"
+	"xragent/dataset/phantom"
 	"xragent/rollout"
 )
 
@@ -103,4 +108,71 @@ func TestClause(t *testing.T) {
 			t.Errorf("the clause for %q is %q, want %q", answer, got, want)
 		}
 	}
+}
+
+// The calls say next to nothing of the answer, given the question: the bound is
+// on their mutual information in bits, less what shuffled answers have.
+func TestCallsDoNotTellTheAnswer(t *testing.T) {
+	const n, bound = 2000, 0.01
+	cfg := config()
+	var cells []string // the question's family with what it names
+	var calls, answers []string
+	for i := range n {
+		s := phantom.Describe(phantom.Config{Seed: 17, Train: n}, i)
+		q := s.Samples[0]
+		if q.Prompt.Kind == dataset.Report {
+			continue
+		}
+		l := plan(q, s.Truth.Coarse, cfg)
+		said := fmt.Sprint(len(l.asks)) // of a misplaced call, which region it hits is chance
+		if len(l.asks) > 0 && slices.Equal(l.asks, l.right) {
+			said = fmt.Sprint(l.asks)
+			if l.asks[0].tool == lookupTool {
+				said = lookupTool
+			}
+		}
+		cells = append(cells, q.Template+strings.Join(sideOf.FindAllString(q.Prompt.Question, -1), " "))
+		calls, answers = append(calls, said), append(answers, l.answerWords())
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	chance := 0.0
+	const shuffles = 20
+	for range shuffles {
+		chance += conditionalInformation(cells, calls, shuffledWithin(rng, cells, answers)) / shuffles
+	}
+	got := conditionalInformation(cells, calls, answers) - chance
+	t.Logf("I(calls; answer | question) = %.4f bits above the %.4f of shuffled answers", got, chance)
+	if got > bound {
+		t.Errorf("the calls tell %.4f bits of the answer, want at most %v", got, bound)
+	}
+}
+
+// shuffledWithin shuffles the answers of each cell.
+func shuffledWithin(rng *rand.Rand, cells, answers []string) []string {
+	at := map[string][]int{}
+	for i, c := range cells {
+		at[c] = append(at[c], i)
+	}
+	out := slices.Clone(answers)
+	for _, c := range slices.Sorted(maps.Keys(at)) {
+		list := at[c]
+		rng.Shuffle(len(list), func(i, j int) { out[list[i]], out[list[j]] = out[list[j]], out[list[i]] })
+	}
+	return out
+}
+
+// conditionalInformation returns I(x; y | z) of the counts, in bits.
+func conditionalInformation(z, x, y []string) float64 {
+	nz, nx, ny, nxy := map[string]float64{}, map[string]float64{}, map[string]float64{}, map[string]float64{}
+	for i := range z {
+		nz[z[i]]++
+		nx[z[i]+"|"+x[i]]++
+		ny[z[i]+"|"+y[i]]++
+		nxy[z[i]+"|"+x[i]+"|"+y[i]]++
+	}
+	sum := 0.0
+	for i := range z { // in a fixed order: one term an observation
+		sum += math.Log2(nxy[z[i]+"|"+x[i]+"|"+y[i]] * nz[z[i]] / (nx[z[i]+"|"+x[i]] * ny[z[i]+"|"+y[i]]))
+	}
+	return sum / float64(len(z))
 }

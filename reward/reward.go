@@ -42,6 +42,13 @@ type Config struct {
 	CXR       bool    `yaml:"cxr" json:"cxr"`             // count R_CXR
 	Tool      bool    `yaml:"tool" json:"tool"`           // count R_tool
 	Tolerance float64 `yaml:"tolerance" json:"tolerance"` // of a cited measurement, in its own unit
+
+	// Length control, off by default: R_len rises from 0 at LengthFrom sampled
+	// ids of both turns to 1 at LengthTo (the soft overlong punishment of Yu et
+	// al. 2025, "DAPO", equation 13), and lowers the factor of R_acc.
+	LambdaL    float64 `yaml:"lambda_l" json:"lambda_l,omitempty"`       // price of R_len = 1
+	LengthFrom int     `yaml:"length_from" json:"length_from,omitempty"` // sampled ids
+	LengthTo   int     `yaml:"length_to" json:"length_to,omitempty"`     // sampled ids
 }
 
 // Default returns the published recipe's constants.
@@ -62,9 +69,12 @@ func (c Config) Validate() error {
 	bad(c.KMax >= 0, "k_max is %d, want at least 0", c.KMax)
 	bad(finite(c.Tolerance) && c.Tolerance > 0, "tolerance is %v, want more than 0", c.Tolerance)
 	bad(c.Variant == Gated || c.Variant == Additive, "variant is %q, want %s or %s", c.Variant, Gated, Additive)
-	if price := c.LambdaT * float64(c.KMax); price >= 1 {
-		errs = append(errs, fmt.Errorf("lambda_t·k_max is %v·%d = %.3g, want less than 1, so that a right answer "+
-			"outranks every wrong one: lower lambda_t or k_max", c.LambdaT, c.KMax, price))
+	bad(finite(c.LambdaL) && c.LambdaL >= 0, "lambda_l is %v, want a number of at least 0", c.LambdaL)
+	bad(c.LambdaL > 0 || c.LengthFrom == 0 && c.LengthTo == 0, "length_from = %d and length_to = %d have no effect with lambda_l 0: remove them", c.LengthFrom, c.LengthTo)
+	bad(c.LambdaL == 0 || c.LengthFrom >= 0 && c.LengthTo > c.LengthFrom, "length_from is %d, length_to %d, want 0 ≤ length_from < length_to", c.LengthFrom, c.LengthTo)
+	if price := c.LambdaT*float64(c.KMax) + c.LambdaL; price >= 1 {
+		errs = append(errs, fmt.Errorf("lambda_t·k_max + lambda_l is %v·%d + %v = %.3g, want less than 1, so that a right answer "+
+			"outranks every wrong one: lower one of them", c.LambdaT, c.KMax, c.LambdaL, price))
 	}
 	return errors.Join(errs...)
 }
@@ -79,6 +89,7 @@ type Score struct {
 	Accuracy   float64 `json:"accuracy"`   // 0 or 1
 	CXR        float64 `json:"cxr"`        // in [0, 1]
 	Calls      int     `json:"calls"`      // R_tool: executed calls, at most KMax
+	Length     float64 `json:"length"`     // R_len in [0, 1]; 0 without length control
 	Answer     string  `json:"answer"`     // extracted; "" when there is none
 	Fabricated int     `json:"fabricated"` // numbers claimed for withheld measurements
 	Problem    string  `json:"problem"`    // why Format is 0; "" when it is 1
@@ -104,7 +115,8 @@ func (c Config) Score(t rollout.Trajectory, s dataset.Sample) (Score, error) {
 	sc.Accuracy = score(Right(sc.Answer, s))
 	sc.CXR, sc.Fabricated = c.evidence(integration.Claims, t.Bundle, s.Relevant)
 	sc.Calls = c.executed(t.Calls)
-	sc.Total = c.Total(sc.Format, sc.Accuracy, sc.CXR, sc.Calls)
+	sc.Length = c.overlong(t)
+	sc.Total = c.combine(sc.Format, sc.Accuracy, c.process(sc.CXR, sc.Calls)-c.LambdaL*sc.Length)
 	return sc, nil
 }
 
@@ -120,8 +132,12 @@ func belongs(t rollout.Trajectory, s dataset.Sample) error {
 	return nil
 }
 
-// Total combines the terms.
+// Total combines the terms of a trajectory that is not overlong.
 func (c Config) Total(format, accuracy, cxr float64, calls int) float64 {
+	return c.combine(format, accuracy, c.process(cxr, calls))
+}
+
+func (c Config) process(cxr float64, calls int) float64 {
 	process := 0.0
 	if c.CXR {
 		process += c.LambdaM * cxr
@@ -129,6 +145,10 @@ func (c Config) Total(format, accuracy, cxr float64, calls int) float64 {
 	if c.Tool {
 		process -= c.LambdaT * float64(min(calls, c.KMax))
 	}
+	return process
+}
+
+func (c Config) combine(format, accuracy, process float64) float64 {
 	if !c.Format {
 		format = 0
 	}
@@ -136,6 +156,18 @@ func (c Config) Total(format, accuracy, cxr float64, calls int) float64 {
 		return format + accuracy + process
 	}
 	return format + accuracy*(1+process)
+}
+
+// overlong is R_len.
+func (c Config) overlong(t rollout.Trajectory) float64 {
+	if c.LambdaL == 0 {
+		return 0
+	}
+	ids := 0
+	for _, turn := range t.Turns {
+		ids += len(turn.OutputIDs)
+	}
+	return min(1, max(0, float64(ids-c.LengthFrom)/float64(c.LengthTo-c.LengthFrom)))
 }
 
 // executed is R_tool: calls that were run or tried, malformed and failed ones

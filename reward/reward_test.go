@@ -64,12 +64,16 @@ func TestValidate(t *testing.T) {
 		t.Errorf("the default: %v", err)
 	}
 	for want, edit := range map[string]func(*Config){
-		"0.2·5 = 1":              func(c *Config) { c.LambdaT = 0.2 },
-		"lambda_m is NaN":        func(c *Config) { c.LambdaM = math.NaN() },
-		"lambda_t is -1":         func(c *Config) { c.LambdaT = -1 },
-		"k_max is -1":            func(c *Config) { c.KMax = -1 },
-		"tolerance is 0":         func(c *Config) { c.Tolerance = 0 },
-		`variant is "subtracts"`: func(c *Config) { c.Variant = "subtracts" },
+		"0.2·5 + 0 = 1":           func(c *Config) { c.LambdaT = 0.2 },
+		"0.05·5 + 0.8 = 1.05":     func(c *Config) { c.LambdaL, c.LengthTo = 0.8, 100 },
+		"lambda_l is -1":          func(c *Config) { c.LambdaL = -1 },
+		"no effect with lambda_l": func(c *Config) { c.LengthTo = 100 },
+		"length_from < length_to": func(c *Config) { c.LambdaL, c.LengthFrom, c.LengthTo = 0.1, 100, 100 },
+		"lambda_m is NaN":         func(c *Config) { c.LambdaM = math.NaN() },
+		"lambda_t is -1":          func(c *Config) { c.LambdaT = -1 },
+		"k_max is -1":             func(c *Config) { c.KMax = -1 },
+		"tolerance is 0":          func(c *Config) { c.Tolerance = 0 },
+		`variant is "subtracts"`:  func(c *Config) { c.Variant = "subtracts" },
 	} {
 		c := Default()
 		edit(&c)
@@ -274,5 +278,20 @@ func BenchmarkScore(b *testing.B) {
 		if _, err := c.Score(traj, s); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Length control charges only what is right, and no more than its price.
+func TestLength(t *testing.T) {
+	c := Default()
+	c.LambdaL, c.LengthFrom, c.LengthTo = 0.2, 10, 20
+	for ids, want := range map[int]float64{0: 0, 10: 0, 15: 0.5, 20: 1, 99: 1} {
+		tr := rollout.Trajectory{Turns: []rollout.Turn{{OutputIDs: make([]int32, ids/2)}, {OutputIDs: make([]int32, ids-ids/2)}}}
+		if got := c.overlong(tr); math.Abs(got-want) > 1e-12 {
+			t.Errorf("%d ids give %v, want %v", ids, got, want)
+		}
+	}
+	if right, wrong := c.combine(1, 1, -c.LambdaL), c.combine(1, 0, -c.LambdaL); right != 1.8 || wrong != 1 {
+		t.Errorf("overlong: right %v, wrong %v; want 1.8 and 1", right, wrong)
 	}
 }

@@ -151,7 +151,7 @@ func (g *grpo) dispatch(ctx context.Context, a coordinator.Dispatch) error {
 }
 
 func (g *grpo) tasks(a coordinator.Dispatch) []rollout.Task {
-	sample := g.prompts.sample(a.Group)
+	sample := g.prompts.sample(a.Group, g.history)
 	var tasks []rollout.Task
 	for _, try := range a.Tries {
 		id := rollout.TaskID{Run: g.plan.Run, Step: a.Step, Group: a.Group, Index: try.Index, Attempt: try.Attempt}

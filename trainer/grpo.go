@@ -39,6 +39,11 @@ type GRPOConfig struct {
 	Gate        rollout.GateMode `yaml:"gate" json:"gate"`             // on; off, empty: ablations
 	Seed        uint64           `yaml:"seed" json:"seed"`
 
+	Curriculum     Curriculum     `yaml:"curriculum" json:"curriculum,omitzero"` // of prompts
+	Entropy        EntropyControl `yaml:"entropy" json:"entropy,omitzero"`
+	PermuteRewards bool           `yaml:"permute_rewards" json:"permute_rewards,omitempty"` // control: see Permutation
+	Alarms         AlarmConfig    `yaml:"alarms" json:"-"`                                  // free; of reward hacking
+
 	MaxAttempts     int     `yaml:"max_attempts" json:"-"`     // free; at one trajectory
 	ErrorBudget     int     `yaml:"error_budget" json:"-"`     // free; failed attempts that a step survives
 	CheckpointEvery int     `yaml:"checkpoint_every" json:"-"` // free; steps
@@ -55,6 +60,7 @@ func DefaultGRPO() GRPOConfig {
 		Optimizer:   Optimizer{LR: 1e-4, WarmUp: 5, Decay: "constant", FinalLR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1},
 		Temperature: 1, TopP: 1, MaxTokens: 160, Tools: true, Gate: rollout.GateOn,
 		MaxAttempts: 4, ErrorBudget: 16, CheckpointEvery: 20, ScoreWorkers: 2, ScoreSeconds: 10, StallSeconds: 600,
+		Curriculum: Curriculum{Floor: 0.1}, Entropy: EntropyControl{Least: 0.1}, Alarms: DefaultAlarms(),
 	}
 }
 
@@ -72,7 +78,23 @@ func (c GRPOConfig) Validate() error {
 	if err := c.Optimizer.Validate(); err != nil {
 		return fmt.Errorf("optimizer.%w", err)
 	}
+	if err := c.validateControl(); err != nil {
+		return err
+	}
 	return c.validateSampling()
+}
+
+func (c GRPOConfig) validateControl() error {
+	if err := c.Curriculum.Validate(); err != nil {
+		return fmt.Errorf("curriculum.%w", err)
+	}
+	if err := c.Entropy.Validate(); err != nil {
+		return fmt.Errorf("entropy.%w", err)
+	}
+	if err := c.Alarms.Validate(); err != nil {
+		return fmt.Errorf("alarms.%w", err)
+	}
+	return nil
 }
 
 func (c GRPOConfig) validateSampling() error {
@@ -119,6 +141,7 @@ type GRPODeps struct {
 	Score   func(rollout.Trajectory, dataset.Sample) (reward.Score, error)
 	Blobs   Blobs
 	Limits  rollout.Limits
+	KMax    int               // most tool calls of turn 1, for the alarms
 	Dir     string            // of this stage
 	Resume  bool              // continue what Dir holds
 	Digests map[string]string // of the data, the initial weights, the reward, ...: a continued run must have the same
@@ -194,8 +217,10 @@ type grpo struct {
 type groupWork struct {
 	trajectories []*rollout.Trajectory
 	scores       []*reward.Score
-	flat         bool // left out for want of variance
-	dropped      bool // left out since a trajectory was given up
+	kind         dataset.Kind // of the question; known once scored
+	template     string       // of the question; known once scored
+	flat         bool         // left out for want of variance
+	dropped      bool         // left out since a trajectory was given up
 }
 
 func openGRPO(ctx context.Context, c GRPOConfig, d GRPODeps) (*grpo, error) {
@@ -260,27 +285,66 @@ func (g *grpo) result() (GRPOResult, error) {
 	return GRPOResult{g.step, g.resumed, mixedShare(g.history), latest, best}, nil
 }
 
-// prompts says which sample a group asks about. It follows from the group's
-// number alone: first groups walk through epochs of the samples, replacements
-// through epochs of their own, so that using one moves nothing else.
+// prompts says which sample a group asks about. First groups walk through
+// epochs of the samples, replacements through epochs of their own, so that using
+// one moves nothing else. Without a curriculum the sample follows from the
+// group's number alone; with one, from the records of the steps before it too.
 type prompts struct {
 	samples      []dataset.Sample
 	plan         coordinator.Config
+	curriculum   Curriculum
 	first, spare *order
 	seed         uint64
+	rates        map[string]passRate // from the steps before ratesFor
+	ratesFor     int
 }
 
 func newPrompts(c GRPOConfig, plan coordinator.Config, samples []dataset.Sample) prompts {
-	return prompts{samples, plan,
-		&order{seed: mix(c.Seed, 'p'), n: len(samples)}, &order{seed: mix(c.Seed, 's'), n: len(samples)}, c.Seed}
+	return prompts{samples: samples, plan: plan, curriculum: c.Curriculum, seed: c.Seed,
+		first: &order{seed: mix(c.Seed, 'p'), n: len(samples)}, spare: &order{seed: mix(c.Seed, 's'), n: len(samples)}}
 }
 
-func (p prompts) sample(group int) dataset.Sample {
+// candidates lists the samples that the group may ask about.
+func (p *prompts) candidates(group int) []dataset.Sample {
 	step, place := p.plan.Place(group)
+	n := max(1, p.curriculum.Candidates)
+	from, position := p.first, (step-1)*p.plan.GroupsPerBatch+place
 	if extra := place - p.plan.GroupsPerBatch; extra >= 0 {
-		return p.samples[p.spare.at((step-1)*p.plan.MaxReplacements+extra)]
+		from, position = p.spare, (step-1)*p.plan.MaxReplacements+extra
 	}
-	return p.samples[p.first.at((step-1)*p.plan.GroupsPerBatch+place)]
+	out := make([]dataset.Sample, n)
+	for i := range out {
+		out[i] = p.samples[from.at(position*n+i)]
+	}
+	return out
+}
+
+// known is how many steps are on record when a step's groups are dispatched.
+func (p *prompts) known(step int) int { return max(0, step-1-p.plan.MaxStaleness) }
+
+// sample returns the group's sample. history holds at least the steps known at
+// its dispatch.
+func (p *prompts) sample(group int, history []StepRecord) dataset.Sample {
+	candidates := p.candidates(group)
+	if len(candidates) == 1 {
+		return candidates[0]
+	}
+	step, _ := p.plan.Place(group)
+	if p.ratesFor != step {
+		p.rates, p.ratesFor = passRates(history[:p.known(step)]), step
+	}
+	u := float64(mix(p.seed, 'c', uint64(group))>>11) / (1 << 53)
+	return p.curriculum.draw(candidates, p.rates, p.plan.GroupSize, u)
+}
+
+// may reports whether a sample can be the group's. It is certain where the
+// steps known at its dispatch are on record; of others a result may come after a
+// restart, and is held against the group's sample when it is scored.
+func (p *prompts) may(group int, id string, history []StepRecord) bool {
+	if step, _ := p.plan.Place(group); len(history) >= p.known(step) {
+		return p.sample(group, history).ID == id
+	}
+	return slices.ContainsFunc(p.candidates(group), func(s dataset.Sample) bool { return s.ID == id })
 }
 
 // trajectorySeed is the same for every attempt at a trajectory.

@@ -437,7 +437,7 @@ func TestExamine(t *testing.T) {
 	g.plan = g.cfg.coordinator("t")
 	g.prompts = newPrompts(g.cfg, g.plan, fakeSamples(11))
 	id := rollout.TaskID{Run: "t", Step: 1, Group: 1, Index: 2}
-	task := rollout.Task{ID: id, Sample: g.prompts.sample(1).ID, Seed: g.prompts.trajectorySeed(id)}
+	task := rollout.Task{ID: id, Sample: g.prompts.sample(1, nil).ID, Seed: g.prompts.trajectorySeed(id)}
 	for _, tc := range []struct {
 		change func(*rollout.Trajectory)
 		reason string

@@ -186,7 +186,7 @@ func (g *grpo) fault(t rollout.Trajectory) (coordinator.Class, string) {
 	switch {
 	case t.Seed != g.prompts.trajectorySeed(t.Task):
 		return coordinator.Infrastructure, "seed"
-	case t.Sample != g.prompts.sample(t.Task.Group).ID:
+	case !g.prompts.may(t.Task.Group, t.Sample, g.history):
 		return coordinator.Infrastructure, "sample"
 	case !sampledBy(t, g.plan.Version(t.Task.Step)):
 		return coordinator.Infrastructure, "version"

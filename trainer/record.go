@@ -27,8 +27,14 @@ type StepRecord struct {
 	Calls        []CallCount  `json:"calls,omitempty"`        // sorted by tool, status
 	Gate         []NamedCount `json:"gate,omitempty"`         // sorted by reason; "admitted" when nothing was withheld
 	Lengths      Lengths      `json:"lengths,omitzero"`
-	Truncated    float64      `json:"truncated,omitempty"` // share of trajectories with a turn cut by length
-	Alarms       []string     `json:"alarms,omitempty"`    // of reward hacking, sorted; see package trainer
+	Truncated    float64      `json:"truncated,omitempty"`  // share of trajectories with a turn cut by length
+	TopAnswer    float64      `json:"top_answer,omitempty"` // share of the most frequent answer, by kind; kinds with one group left out
+	TopText      float64      `json:"top_text,omitempty"`   // share of the most frequent reasoning, numbers apart
+	Alarms       []string     `json:"alarms,omitempty"`     // of reward hacking, sorted; see package trainer
+
+	Templates      []TemplateCount `json:"templates,omitempty"`       // under a curriculum; sorted by name
+	PositiveWeight float64         `json:"positive_weight,omitempty"` // of positive advantages, under entropy control
+	Permuted       *Permutation    `json:"permuted,omitempty"`        // how rewards were dealt out anew, where they were
 
 	// Of the optimizer step. Stats.Loss is the objective's value.
 	Stats      batch.Stats `json:"stats"`

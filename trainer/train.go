@@ -25,7 +25,8 @@ func newGroupWork(size int) *groupWork {
 func (g *grpo) score(number int) coordinator.Scored {
 	g.clock.enter("reward")
 	defer g.clock.enter("rollout")
-	w, sample := g.group(number), g.prompts.sample(number)
+	w, sample := g.group(number), g.prompts.sample(number, g.history)
+	w.kind, w.template = sample.Prompt.Kind, template(sample)
 	errs := make([]error, len(w.trajectories))
 	parallel(g.cfg.ScoreWorkers, len(errs), func(i int) {
 		if t := w.trajectories[i]; t != nil {
@@ -116,11 +117,13 @@ func (g *grpo) train(ctx context.Context, a coordinator.Train) error {
 	}
 	o := g.cfg.Optimizer.objective("grpo", a.Step, g.cfg.Steps)
 	o.ClipLow, o.ClipHigh = g.cfg.ClipLow, g.cfg.ClipHigh
-	b, signal, err := g.batch(a.Groups)
+	b, permuted, err := g.batch(a.Step, a.Groups)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", a.Step, err)
 	}
-	rec := StepRecord{Stage: "grpo", Step: a.Step, Total: g.cfg.Steps, LR: o.LR, Version: int64(g.plan.Version(a.Step)), Skipped: !signal}
+	signal := slices.ContainsFunc(b.Rows, func(r batch.Row) bool { return r.Advantage != 0 })
+	rec := StepRecord{Stage: "grpo", Step: a.Step, Total: g.cfg.Steps, LR: o.LR, Version: int64(g.plan.Version(a.Step)), Skipped: !signal, Permuted: permuted,
+		PositiveWeight: g.cfg.Entropy.recorded(g.history)}
 	if signal {
 		if rec.Stats, err = g.update(ctx, b, o); err != nil {
 			return fmt.Errorf("step %d: %w", a.Step, err)
@@ -140,8 +143,8 @@ func (g *grpo) update(ctx context.Context, b batch.Batch, o batch.Objective) (ba
 }
 
 // batch makes rows of the groups' trajectories, in the order of group and
-// index, with their advantages. signal is false where all of these are 0.
-func (g *grpo) batch(groups []int) (b batch.Batch, signal bool, err error) {
+// index, with their advantages. permuted is nil unless the run is a control.
+func (g *grpo) batch(step int, groups []int) (b batch.Batch, permuted *Permutation, err error) {
 	var ids []int
 	var rewards []float64
 	var trajectories []rollout.Trajectory
@@ -153,17 +156,22 @@ func (g *grpo) batch(groups []int) (b batch.Batch, signal bool, err error) {
 			}
 		}
 	}
-	advantages, err := advantage.Compute(g.cfg.Advantage, ids, rewards)
-	if err != nil {
-		return b, false, err
+	if g.cfg.PermuteRewards {
+		permuted = permutation(g.cfg.Seed, step, groups, len(rewards))
 	}
-	rows := make([]batch.Row, len(trajectories))
+	advantages, err := advantage.Compute(g.cfg.Advantage, ids, permuted.Apply(rewards))
+	if err != nil {
+		return b, nil, err
+	}
+	rows, positive := make([]batch.Row, len(trajectories)), g.cfg.Entropy.weight(g.history)
 	for i, t := range trajectories {
+		if advantages[i] > 0 {
+			advantages[i] *= positive
+		}
 		rows[i] = batch.FromTrajectory(t, advantages[i])
-		signal = signal || advantages[i] != 0
 	}
 	b, err = batch.New(rows)
-	return b, signal, err
+	return b, permuted, err
 }
 
 // record writes the step's lines and forgets its groups.
@@ -176,12 +184,17 @@ func (g *grpo) record(rec StepRecord, b batch.Batch) error {
 		}
 	}
 	describe(&rec, works)
+	describeSameness(&rec, works)
+	if !g.cfg.Curriculum.IsZero() {
+		rec.Templates = countTemplates(works)
+	}
 	rec.Checkpoint = rec.Step == g.cfg.Steps || g.cfg.CheckpointEvery > 0 && rec.Step%g.cfg.CheckpointEvery == 0
 	g.history = append(g.history, rec)
 	last := &g.history[len(g.history)-1]
 	last.MixedRecent = mixedShare(recent(g.history))
 	last.Starved = last.MixedRecent < starvedBelow && rec.Step >= min(starvedFrom, g.cfg.Steps)
 	g.warn()
+	g.alarm()
 	times := g.clock.lap("grpo", rec.Step, ids(b))
 	g.traffic.flush(&times)
 	if err := g.log.append(*last, times); err != nil {

@@ -56,6 +56,7 @@ func panels() []panel {
 		{"Policy distance", "none", []query{last(approxKL, "k3"), last(logpDiff, "|learner - behaviour|")}},
 		{"Gradient norm", "none", []query{last(gradNorm, "{{stage}}")}},
 		{"Learning rate", "none", []query{last(learningRate, "{{stage}}")}},
+		{"Alarms of reward hacking", "none", []query{last(alarm, "{{alarm}}")}},
 		{"Lengths", "none", []query{last(length, "{{part}}")}},
 		{"Truncated", "percentunit", []query{last(truncated, "share")}},
 		{"Seconds a step by phase", "s", []query{mean(phase, "{{stage}} {{phase}}")}},
@@ -140,8 +141,12 @@ func Alerts() []byte {
         expr: %[3]s{outcome="mixed"} < 0.2
         for: 10m
         annotations: {summary: "fewer than 20 %% of groups carry a signal in run {{ $labels.run }}"}
+      - alert: XragentRewardHacking
+        expr: %[5]s > 0
+        for: 1m
+        annotations: {summary: "{{ $labels.alarm }} in run {{ $labels.run }}: look at its trajectories"}
       - alert: XragentRejectedTrajectories
         expr: rate(%[4]s[5m]) > 0.1
         annotations: {summary: "trajectories are being rejected ({{ $labels.reason }}) in run {{ $labels.run }}"}
-`, step.name, stepTotal.name, groupNow.name, rejected.name)
+`, step.name, stepTotal.name, groupNow.name, rejected.name, alarm.name)
 }

@@ -49,6 +49,7 @@ var (
 	length    = define(family{name: "length_tokens", help: "Mean tokens a trajectory by part.", labels: []string{"part"}})
 	truncated = define(family{name: "truncated_ratio", help: "Share of trajectories with a turn cut by its limit."})
 	groupNow  = define(family{name: "step_groups_ratio", help: "Share of the last step's groups by outcome.", labels: []string{"outcome"}})
+	alarm     = define(family{name: "alarm", help: "1 while an alarm of reward hacking is up.", labels: []string{"alarm"}})
 	queue     = define(family{name: "queue_depth", help: "Tasks that wait for a worker or are being run."})
 	tokenRate = define(family{name: "tokens_per_second", help: "Tokens trained and sampled per second in the last step.", labels: stage})
 )

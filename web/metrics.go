@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -118,6 +119,13 @@ func (m *Metrics) trajectoriesOf(r trainer.StepRecord) {
 	m.set(length, r.Lengths.Observation, "observation")
 	m.set(length, r.Lengths.Integration, "integration")
 	m.add(fabricated, r.Fabricated)
+	for _, name := range trainer.AlarmNames {
+		up := 0.0
+		if slices.Contains(r.Alarms, name) {
+			up = 1
+		}
+		m.set(alarm, up, name)
+	}
 	m.groupsOf(r.Groups)
 	for _, c := range r.Calls {
 		m.add(toolCalls, c.N, c.Tool, c.Status)

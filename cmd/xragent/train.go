@@ -95,7 +95,7 @@ func (s *session) grpoStage(ctx context.Context) error {
 		cfg.Seed = s.seed("grpo", cfg.Seed)
 		res, err := trainer.RunGRPO(ctx, cfg, trainer.GRPODeps{
 			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: prompts(d.split(dataset.Train)), Score: s.cfg.Reward.Score,
-			Blobs: s.blobs, Limits: s.limits(l.vocab), Dir: s.path("grpo"), Resume: s.resume,
+			Blobs: s.blobs, Limits: s.limits(l.vocab), KMax: s.cfg.Reward.KMax, Dir: s.path("grpo"), Resume: s.resume,
 			Digests: s.grpoDigests(d, l.start),
 			Observe: func(r trainer.StepRecord, t trainer.StepTimes) {
 				if depth, err := q.Depth(ctx); err == nil { // a gauge: a step without it is no loss

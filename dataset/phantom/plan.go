@@ -50,7 +50,7 @@ func newPlan(seed uint64, split dataset.Split, k int) *plan {
 	p.age = float64(20 + rng.IntN(70))
 	p.ratio = between(rng, 0.39, 0.54)
 	p.body = drawThorax(rng, p.ratio, split)
-	p.scene.line = [2]float64{between(rng, 6, 10), between(rng, 6, 10)}
+	p.scene.line = [2]float64{between(rng, 9, 14), between(rng, 9, 14)}
 	if !p.untold {
 		p.large = p.need == NeedCoarse
 		p.tmpl.arrange(p, rng, p.answer)
@@ -70,9 +70,9 @@ func (p *plan) conditions(rng *rand.Rand) {
 		p.mislead(rng)
 	case p.need == NeedBundle || len(p.relevant()) > 0 || p.tmpl.plain || p.tmpl.general && p.need == NeedCoarse:
 		// A clean PA film; the projection's own question sets the view.
-	case p.need == NeedLookup && chance(rng, 0.95), p.kind == dataset.Report && chance(rng, 0.4):
+	case p.need == NeedLookup, p.kind == dataset.Report && chance(rng, 0.5):
 		p.view = Lateral
-	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.1):
+	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.06):
 		p.view, p.untold, p.need = Lateral, true, NeedCoarse // the view alone tells
 	default:
 		p.common(rng)
@@ -89,7 +89,7 @@ func (p *plan) common(rng *rand.Rand) {
 		percent float64
 		view    View
 		fault   Fault
-	}{{28, AP, NoFault}, {3, PA, Rotated}, {5, PA, Cropped}, {8, PA, PoorInspiration}, {3, PA, MaskFailure}} {
+	}{{28, AP, NoFault}, {1, PA, Rotated}, {5, PA, Cropped}, {11, PA, PoorInspiration}, {3, PA, MaskFailure}} {
 		if at -= c.percent; at < 0 {
 			p.view, p.fault = c.view, c.fault
 			return

@@ -253,7 +253,7 @@ func (c *canvas) serrate(t *thorax, side int) {
 	}
 }
 
-const scarTone = 26
+const scarTone = 20
 
 // companion draws the soft shadow that runs along the chest wall of every lung.
 func (c *canvas) companion(t *thorax, side int, gap float64) {

@@ -41,7 +41,7 @@ var (
 // weights are percent of all questions; those of a need add up to its share.
 var templates = []template{
 	{
-		name: "projection", capability: classification, need: map[Need]float64{NeedCoarse: 2.3}, plain: true,
+		name: "projection", capability: classification, need: map[Need]float64{NeedCoarse: 2.5}, plain: true,
 		answers: []string{"PA", "AP", "lateral"}, fillers: []string{"oblique", "decubitus"},
 		words: "Which projection is this film?", closed: "Which projection: PA, AP or lateral?",
 		allow: anything, arrange: func(p *plan, _ *rand.Rand, a int) { p.view = []View{PA, AP, Lateral}[a] },
@@ -109,24 +109,24 @@ var templates = []template{
 		},
 	},
 	{
-		name: "pneumothorax-side", capability: detection, need: map[Need]float64{NeedCoarse: 0.8, NeedCrop: 0.7},
+		name: "pneumothorax-side", capability: detection, need: map[Need]float64{NeedCoarse: 0.5, NeedCrop: 0.4},
 		answers: bothSides, fillers: noSide, words: "On which side is the pneumothorax?",
 		closed: "On which side is the pneumothorax: right or left?", allow: calm, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.pneumothorax(rng, a) },
 	},
 	{
-		name: "pneumothorax-on", capability: detection, need: map[Need]float64{NeedCoarse: 0.8, NeedCrop: 0.7},
+		name: "pneumothorax-on", capability: detection, need: map[Need]float64{NeedCoarse: 1.1, NeedCrop: 1},
 		answers: yesNo, binary: true, words: "Is the pneumothorax on the {side}?", allow: calm, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.pneumothorax(rng, p.askedSide^a) },
 	},
 	{
-		name: "effusion-side", capability: detection, need: map[Need]float64{NeedCoarse: 0.9, NeedCrop: 0.8},
+		name: "effusion-side", capability: detection, need: map[Need]float64{NeedCoarse: 0.6, NeedCrop: 0.5},
 		answers: bothSides, fillers: noSide, words: "On which side is the effusion?",
 		closed: "On which side is the effusion: right or left?", allow: calm, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.effusion(rng, a) },
 	},
 	{
-		name: "effusion-on", capability: detection, need: map[Need]float64{NeedCoarse: 0.9, NeedCrop: 0.8},
+		name: "effusion-on", capability: detection, need: map[Need]float64{NeedCoarse: 1.2, NeedCrop: 1.1},
 		answers: yesNo, binary: true, words: "Is the effusion on the {side}?", allow: calm, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.effusion(rng, p.askedSide^a) },
 	},
@@ -142,14 +142,14 @@ var templates = []template{
 	},
 	{
 		name: "abnormal-side", capability: comparison, general: true, relevant: []string{rollout.Asymmetry},
-		need:    map[Need]float64{NeedCoarse: 1.2, NeedCrop: 3, NeedParse: 3, NeedBundle: 2.8, NeedMisleading: 3.05},
+		need:    map[Need]float64{NeedCoarse: 1.2, NeedCrop: 1.8, NeedParse: 4.2, NeedBundle: 2.8, NeedMisleading: 3.05},
 		answers: bothSides, fillers: noSide, words: "Which lung is abnormal?", closed: "Which lung is abnormal: right or left?",
 		allow: quiet, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.anomaly(rng, a) },
 	},
 	{
 		name: "abnormal-on", capability: detection, general: true, relevant: []string{rollout.Asymmetry},
-		need:    map[Need]float64{NeedCoarse: 1.2, NeedCrop: 3, NeedParse: 3, NeedBundle: 2.8, NeedMisleading: 3.05},
+		need:    map[Need]float64{NeedCoarse: 1.2, NeedCrop: 4.2, NeedParse: 1.8, NeedBundle: 2.8, NeedMisleading: 3.05},
 		answers: yesNo, binary: true, words: "Is the {side} lung the abnormal one?",
 		allow: quiet, sided: true,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.anomaly(rng, p.askedSide^a) },
@@ -189,7 +189,7 @@ var templates = []template{
 	},
 	{
 		name: "protocol-heart", capability: relationship, relevant: []string{rollout.CTR},
-		need: map[Need]float64{NeedCoarse: 6.5, NeedLookup: 6.4}, answers: yesNo, binary: true,
+		need: map[Need]float64{NeedCoarse: 6.3, NeedLookup: 6.4}, answers: yesNo, binary: true,
 		words: "Is the heart over the limit of protocol {code}?", allow: calm,
 		arrange: func(p *plan, rng *rand.Rand, a int) { p.protocolHeart(rng, a == 0) },
 	},
