@@ -10,10 +10,13 @@ if ! command -v prometheus >/dev/null && [ ! -x bin/prometheus/usr/bin/prometheu
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   chmod 755 "$work"
-  (cd "$work" && { apt-get download -q prometheus 2>/dev/null || { apt-get update -q && apt-get download -q prometheus; }; })
+  for _ in 1 2 3; do # a mirror may be away for a moment
+    (cd "$work" && apt-get download -q prometheus 2>/dev/null) && break
+    apt-get update -q || sleep 10
+  done
   dpkg -x "$work"/prometheus_*.deb bin/prometheus
 fi
 PATH="$PATH:$PWD/bin/prometheus/usr/bin"
 prometheus --version 2>&1 | head -1
 make build
-XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 15m -tags integration -run Integration -v -p 1 ./cmd/xragent ./web
+XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 60m -tags integration -run Integration -v -p 1 ./cmd/xragent ./web

@@ -23,11 +23,11 @@ import (
 func TestIntegrationPrometheus(t *testing.T) {
 	metrics, prom := freePort(t), freePort(t)
 	start(t, "..", os.Getenv("XRAGENT_BIN"), "run", "configs/smoke.yaml",
-		"--set", "run.dir="+t.TempDir(), "--set", "web.listen="+metrics, "--set", "web.linger=120s")
+		"--set", "run.dir="+t.TempDir(), "--set", "web.listen="+metrics, "--set", "web.linger=120s", "--set", "tools.deadline=5m")
 	start(t, ".", "prometheus", "--config.file="+scrapeConfig(t, metrics), "--web.listen-address="+prom,
 		"--storage.tsdb.path="+t.TempDir(), "--log.level=error")
 	missing := Expressions()
-	for deadline := time.Now().Add(8 * time.Minute); len(missing) > 0 && time.Now().Before(deadline); time.Sleep(2 * time.Second) {
+	for deadline := time.Now().Add(20 * time.Minute); len(missing) > 0 && time.Now().Before(deadline); time.Sleep(2 * time.Second) {
 		missing = unanswered(prom, missing)
 	}
 	if len(missing) > 0 {

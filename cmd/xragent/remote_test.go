@@ -31,11 +31,13 @@ type far struct {
 }
 
 const (
+	// A loaded machine stalls what runs here for many seconds, so nothing is too late.
 	farBase = `
 run: {name: far, dir: %q, seed: 3}
 data: {phantom: {train: 12, validation: 4, test: 4}}
 policy: {backend: remote, remote: {model: base, tokenizer: %q, learner: %q, samplers: [%q, %q]}}
-loop: {max_context: 4096, image_tokens: 1024}
+loop: {max_context: 4096, image_tokens: 1024, sample_timeout: 1h, call_timeout: 1h, measure_timeout: 1h}
+tools: {deadline: 1h}
 `
 	farHere = `
 queue: {workers: 2, slots: 4}
@@ -45,7 +47,7 @@ web: {listen: ""}
 	farTraining = farHere + `
 corpus: {samples: 12}
 sft: {max_steps: 3, eval_every: 2, batch_tokens: 4096, optimizer: {lr: 0.05}}
-grpo: {steps: 2, prompts: 2, group_size: 4, max_tokens: 96, optimizer: {lr: 0.05}}
+grpo: {steps: 2, prompts: 2, group_size: 4, max_tokens: 96, score_seconds: 3600, optimizer: {lr: 0.05}}
 `
 )
 

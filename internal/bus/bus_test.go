@@ -159,7 +159,7 @@ func TestDialReconnects(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer second.Stop()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for nc.Status() != nats.CONNECTED {
 		if time.Now().After(deadline) {
 			t.Fatalf("not reconnected: %v", nc.Status())
