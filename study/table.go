@@ -37,7 +37,11 @@ func (t Table) write(w io.Writer, render func(grid) string, bullet string) error
 	if t.Claim != nil {
 		fmt.Fprintf(&b, "%s\n\n", t.Claim)
 	}
-	fmt.Fprintf(&b, "%s\nPhantoms are synthetic: no figure here is a clinical claim.\n", render(t.cells()))
+	about := "A small policy on few images"
+	if t.Generator != "" {
+		about = "Phantoms are synthetic"
+	}
+	fmt.Fprintf(&b, "%s\n%s: no figure here is a clinical claim.\n", render(t.cells()), about)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"xragent/configs"
+	"xragent/eval"
 	"xragent/internal/blobs"
+	"xragent/rollout"
 	"xragent/trainer"
 )
 
@@ -69,4 +72,13 @@ func (s *session) branchContender() ([]contender, error) {
 	}
 	stage, c, err := s.trained()
 	return []contender{{stage, c.LearnerDir()}}, err
+}
+
+// asTrained puts plain questions as training put them: a run trained without
+// tools, or under another gate, is evaluated so.
+func (s *session) asTrained(roll eval.Rollout) eval.Rollout {
+	return func(ctx context.Context, t rollout.Task) (rollout.Trajectory, error) {
+		t.Tools, t.Gate = t.Tools && s.cfg.GRPO.Tools, s.cfg.GRPO.Gate
+		return roll(ctx, t)
+	}
 }

@@ -135,6 +135,9 @@ func (x *exam) run(ctx context.Context, j eval.Job, asked []dataset.Sample) (eva
 	}
 	cfg := x.cfg
 	cfg.Questions = 0 // they are chosen
+	if j.Condition == eval.Plain {
+		roll = x.s.asTrained(roll)
+	}
 	return eval.Run(ctx, cfg, j.Policy, j.Condition, asked, 0, roll, x.s.cfg.Reward, newProgress(x.s.log, label(j)).at)
 }
 
@@ -165,7 +168,7 @@ func (x *exam) key(j eval.Job, digest string, asked []dataset.Sample) (string, e
 		reward.Version, x.s.cfg.Reward,
 		x.s.tools.Schemas(), t.Segmenter, t.Gate, t.Crop, t.Noise,
 		l.KMax, l.MaxContext, l.MaxImages, l.ImageTokens,
-		chat.SystemPrompt, blobs.Digest(x.s.codec.JSON()), x.s.images.Hash(),
+		chat.SystemPrompt, blobs.Digest(x.s.codec.JSON()), x.s.images.Hash(), x.s.cfg.GRPO.Tools, x.s.cfg.GRPO.Gate,
 	}
 	text, err := json.Marshal(parts)
 	sum := sha256.Sum256(text)

@@ -143,7 +143,7 @@ func (l *lab) command(c study.Cell) string {
 	for _, s := range l.flags.set {
 		words = append(words, "--set", "'"+s+"'")
 	}
-	return strings.Join(append(words, "--arm", c.Arm.Name, "--seed", fmt.Sprint(c.Seed), "--dir DIR"), " ")
+	return strings.Join(append(words, "--arm", c.Arm.Name, "--seed", fmt.Sprint(c.Seed), "--dir again"), " ")
 }
 
 // run makes the cells and judges all that there are.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"xragent/dataset/phantom"
+	"xragent/dataset/phantom/certify"
+	"xragent/internal/blobs"
 )
 
 // A world is what a study's data are certified to be.
@@ -30,8 +32,14 @@ func (l *lab) findWorld() (world, error) {
 	w.generator = phantom.Hash()
 	if l.spec.Certificate == "" {
 		w.marks = append(w.marks, "the study names no certificate of the phantom world")
+		return w, nil
 	}
-	return w, nil
+	if err := certify.Check(l.spec.Certificate, w.generator); err != nil {
+		return w, fmt.Errorf("study %s: %w", l.spec.Name, err)
+	}
+	text, err := os.ReadFile(l.spec.Certificate)
+	w.certificate = blobs.Digest(text)
+	return w, err
 }
 
 // room is how many cells run at once: what the study asks for, and no more than

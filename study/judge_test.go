@@ -1,0 +1,164 @@
+package study
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"xragent/eval"
+)
+
+// cell is an outcome of n questions, of which those in [from, to) are right.
+func cell(arm string, seed uint64, n, from, to int) Outcome {
+	o := Outcome{Arm: arm, Seed: seed, Data: fmt.Sprint("data ", seed), Manifest: fmt.Sprintf("%s %d", arm, seed), Command: "again"}
+	for i := range n {
+		o.Result.Rows = append(o.Result.Rows, eval.Row{Sample: fmt.Sprint(seed, "/", i), Strict: i >= from && i < to, Calls: 1})
+	}
+	return o
+}
+
+// believable are outcomes under which the sound study's claim holds.
+func believable() []Outcome {
+	var out []Outcome
+	for seed := range uint64(3) {
+		seed++
+		shift := int(seed) // seeds differ a little
+		out = append(out,
+			cell("untrained", seed, 1000, 0, 100), cell("sft", seed, 1000, 0, 500+shift), cell("rl", seed, 1000, 0, 600+2*shift),
+			cell("more", seed, 1000, 0, 510+shift), cell("permuted", seed, 1000, 0, 502+shift), cell("additive", seed, 1000, 0, 560))
+	}
+	return out
+}
+
+func without(outcomes []Outcome, arm string, seed uint64) []Outcome {
+	var out []Outcome
+	for _, o := range outcomes {
+		if o.Arm != arm || o.Seed != seed {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func TestJudge(t *testing.T) {
+	table, err := Judge(soundSpec(t), believable())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !table.Claim.Holds || len(table.Claim.Why) > 0 {
+		t.Errorf("the claim: %v", table.Claim)
+	}
+	if len(table.Arms) != 6 || table.Arms[2].Accuracy.N != 3000 || table.Arms[2].Accuracy.Right != 1812 {
+		t.Errorf("arms %+v", table.Arms)
+	}
+	if len(table.Pairs) != 5 || len(table.Cells) != 18 {
+		t.Fatalf("%d pairs, %d cells", len(table.Pairs), len(table.Cells))
+	}
+	for _, p := range table.Pairs {
+		if p.Arm == "rl" && (p.Against != "sft" || p.All.Fixed != 306 || math.Abs(p.Pooled.Gain-0.102) > 1e-12) {
+			t.Errorf("rl against sft: %+v %+v", p, p.Pooled)
+		}
+		if p.Holm < p.All.P {
+			t.Errorf("%s: corrected p %v is below %v", p.Arm, p.Holm, p.All.P)
+		}
+	}
+	if len(table.Marks) != 1 || !strings.Contains(table.Marks[0], "ablations ask for 5") {
+		t.Errorf("marks %q", table.Marks)
+	}
+}
+
+// The claim falls with any one of its conditions, and says which.
+func TestClaimFalls(t *testing.T) {
+	replace := func(o Outcome) []Outcome { return append(without(believable(), o.Arm, o.Seed), o) }
+	for _, tc := range []struct {
+		name     string
+		outcomes []Outcome
+		want     string
+	}{
+		{"one seed loses", replace(cell("rl", 2, 1000, 0, 480)), "one seed gains -2.2 points"},
+		{"as much by more SFT", append(replace(cell("more", 2, 1000, 0, 700)), cell("more", 9, 1, 0, 1)), "gain over more"},
+		{"permuted rewards gain", replace(cell("permuted", 2, 1000, 0, 600)), "permuted gains 3.4 points, want less than 1"},
+		{"a cell is missing", without(believable(), "permuted", 3), "permuted has 2 of 3 seeds"},
+		{"an arm is missing", without(without(without(believable(), "more", 1), "more", 2), "more", 3), "rl against more: one seed or none"},
+	} {
+		table, err := Judge(soundSpec(t), tc.outcomes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if table.Claim.Holds || !strings.Contains(table.Claim.String(), tc.want) {
+			t.Errorf("%s: %v, want %q", tc.name, table.Claim, tc.want)
+		}
+	}
+}
+
+func TestOneSeedSupportsNoClaim(t *testing.T) {
+	s := soundSpec(t)
+	s.Seeds = s.Seeds[:1]
+	table, err := Judge(s, believable())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table.Claim.Holds || len(table.Marks) != 1 || !strings.Contains(table.Marks[0], "1 of the 3 seeds that a claim needs") {
+		t.Errorf("claim %v, marks %q", table.Claim, table.Marks)
+	}
+	if p := table.Pairs[0]; p.Pooled != nil {
+		t.Errorf("one seed was pooled: %+v", p.Pooled)
+	}
+}
+
+func TestJudgeRefuses(t *testing.T) {
+	other := cell("rl", 2, 1000, 0, 600)
+	other.Data = "another"
+	fewer := cell("rl", 2, 999, 0, 600)
+	swapped := cell("rl", 2, 1000, 0, 600)
+	swapped.Result.Rows[7].Sample = "of another set"
+	for want, o := range map[string]Outcome{
+		"seed 2: rl has data another": other,
+		"seed 2: eval:":               fewer,
+		"of another set":              swapped,
+	} {
+		if _, err := Judge(soundSpec(t), append(without(believable(), "rl", 2), o)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func TestMissingCellsAreMarked(t *testing.T) {
+	table, err := Judge(soundSpec(t), without(without(believable(), "rl", 1), "additive", 3))
+	if err != nil || !strings.Contains(table.Marks[0], "incomplete: without rl-1, additive-3") {
+		t.Errorf("%v; marks %q", err, table.Marks)
+	}
+}
+
+// The three forms of a table hold the same figures.
+func TestForms(t *testing.T) {
+	table, err := Judge(soundSpec(t), believable())
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.Marks = append(table.Marks, "a mark")
+	var text, markdown strings.Builder
+	if err := table.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Markdown(&markdown); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{text.String(), markdown.String()} {
+		for _, want := range []string{"60.4", "+10.2", "MARKED: a mark", "claim: rl gains at least 5.0 points over sft", "holds", "rl-3", "is a clinical claim"} {
+			if !strings.Contains(form, want) {
+				t.Errorf("without %q:\n%s", want, form)
+			}
+		}
+	}
+	var back Table
+	if err := json.Unmarshal(data, &back); err != nil || back.Pairs[1].All != table.Pairs[1].All {
+		t.Errorf("read back: %v", err)
+	}
+}
