@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"xragent/trainer/loss"
 )
 
 // maxBytes bounds a configuration file.
@@ -28,12 +30,18 @@ func Read(path string, settings []string) (Run, error) {
 	if err != nil {
 		return run, fmt.Errorf("config: %w", err)
 	}
-	given := map[string]any{}
-	if err := overlay(&run, text, given); err != nil {
-		return run, fmt.Errorf("config: %s:%w", path, err)
+	given, err := run.take(path, text, settings)
+	if err != nil {
+		return run, err
 	}
-	for _, s := range settings {
-		if err := set(&run, s, given); err != nil {
+	if _, ok := given["grpo.loss.preset"]; ok {
+		chosen, err := loss.Preset(run.GRPO.Loss.Preset)
+		if err != nil {
+			return run, fmt.Errorf("config: %s: grpo: loss.%w", path, err)
+		}
+		run = Default()
+		run.GRPO.Loss = chosen // what the file says of the loss stands over the preset
+		if given, err = run.take(path, text, settings); err != nil {
 			return run, err
 		}
 	}
@@ -46,6 +54,21 @@ func Read(path string, settings []string) (Run, error) {
 	}
 	run.derive()
 	return run, run.validate(path, keys)
+}
+
+// take overlays the file's text and the settings, and returns the keys that they
+// give with their values.
+func (r *Run) take(path string, text []byte, settings []string) (map[string]any, error) {
+	given := map[string]any{}
+	if err := overlay(r, text, given); err != nil {
+		return nil, fmt.Errorf("config: %s:%w", path, err)
+	}
+	for _, s := range settings {
+		if err := set(r, s, given); err != nil {
+			return nil, err
+		}
+	}
+	return given, nil
 }
 
 // Parse reads a configuration that another process of the run resolved.

@@ -20,6 +20,7 @@ import (
 	"xragent/rollout/loop"
 	"xragent/toolserver"
 	"xragent/trainer"
+	"xragent/trainer/loss"
 	"xragent/web"
 )
 
@@ -378,6 +379,11 @@ func (r Run) withoutEffect(given []string) []error {
 	ignored(!r.Has(StagePre), "pretrain", "without the stage pretrain")
 	ignored(!r.Has(StageSFT), "sft", "without the stage sft")
 	ignored(!r.Has(StageGRPO), "grpo", "without the stage grpo")
+	for _, key := range []string{"ratio", "clip_low", "clip_high", "dual_clip", "delta", "log_clamp"} {
+		ignored(r.GRPO.Loss.Old == loss.Learner, "grpo.loss."+key, "with grpo.loss.old learner, to which the ratio is 1 as each batch is one step")
+	}
+	ignored(r.GRPO.Loss.KL.Coef == 0, "grpo.loss.kl.estimator", "with grpo.loss.kl.coef 0")
+	ignored(r.GRPO.Loss.Correction.Level == loss.NoCorrection, "grpo.loss.correction.mode", "with grpo.loss.correction.level none")
 	ignored(!r.Has(StageEval), "eval", "without the stage eval")
 	ignored(!r.Has(StageExport), "export", "without the stage export")
 	return errs

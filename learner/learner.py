@@ -6,15 +6,16 @@ DIR is a Hugging Face folder (config.json, model.safetensors, preprocessor_confi
 policy/remote; what travels is described there and in dataset/columnar. The server has no authentication:
 keep it on loopback or behind a tunnel.
 
-The loss is the embedded learner's: the sum of the tokens' terms over the whole batch's count of loss
-tokens, a term being -log p (sft) or the clipped surrogate -min(rA, clip(r)A) with r = exp(log p - behaviour)
-(grpo). How a batch is cut into micro-batches changes nothing but the order of sums. A batch that is refused,
+The loss is the embedded learner's: the sum of the tokens' terms over denominators of the whole batch, a term
+being -log p (sft) or one of losses.py (grpo). How a batch is cut into micro-batches changes nothing but the
+order of sums. A batch that is refused,
 or whose loss or gradient is not finite, leaves the weights as they were.
 
 One process on one device. Not here yet: several devices (FSDP2 under torchrun), sequence packing.
 """
 
 import argparse
+import contextlib
 import hashlib
 import io
 import json
@@ -29,6 +30,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pyarrow.ipc
 import torch
+import losses
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, Qwen3VLForConditionalGeneration
@@ -153,8 +155,9 @@ class Learner:
         self.adapter = {n: t.clone() for n, t in self.trained().items()} if self.peft else None
         self.reset()
 
-    def reset(self):
-        """Begins anew behind the weights as they are: no steps taken, an optimizer without memory."""
+    def reset(self, folder=""):
+        """Begins anew behind the weights as they are, those of folder: no steps taken, an optimizer without memory."""
+        self.began, self.beginning = folder, None
         # Vectors, that is norms and biases, do not decay.
         self.optimizer = torch.optim.AdamW([dict(params=[p for _, p in self.parameters if p.dim() > 1]),
                                             dict(params=[p for _, p in self.parameters if p.dim() <= 1])], lr=0.0)
@@ -189,14 +192,28 @@ class Learner:
                 entropy = -(logp.exp() * logp).sum(-1).detach()
                 yield r, logp.gather(1, inputs["input_ids"][i, where, None])[:, 0], entropy, where
 
-    def accumulate(self, rows, tokens, objective, train):
-        """Sums terms (and, where train, gradients) over the rows; returns the sums for the statistics."""
-        sums = dict.fromkeys(("loss", "entropy", "low", "high", "kl", "diff"), 0.0)
+    @torch.no_grad()
+    def reference(self, rows):
+        """Log p of each row's loss tokens under the weights that the stage began with, by row id."""
+        if self.beginning is None:
+            self.beginning = {n: t.to(self.device) for n, t in self.start_of(self.began).items()}
+        now = [p.data for _, p in self.parameters]
+        with contextlib.ExitStack() as back:
+            for (name, p), data in zip(self.parameters, now):
+                back.callback(setattr, p, "data", data)
+                p.data = self.beginning[name]
+            return {r["id"]: logp for r, logp, _, _ in self.logprobs(rows)}
+
+    def accumulate(self, rows, count, objective, train):
+        """Sums terms (and, where train, gradients) over rows of a batch of count (tokens, rows); returns the sums for the statistics."""
+        sums = dict.fromkeys(("loss", "entropy", "low", "high", "kl", "diff", "reference", "weight"), 0.0)
+        rl = objective["kind"] == "grpo"
         for group in micro_batches(rows, self.args.micro_tokens):
             loss = 0.0
+            reference = self.reference(group) if rl and objective["loss"]["kl"]["coef"] else {}
             for r, logp, entropy, where in self.logprobs(group):
-                term = self.terms(r, logp, where, objective, sums)
-                loss = loss + term.sum() / tokens
+                term = self.terms(r, logp, where, objective["loss"], reference.get(r["id"]), sums) if rl else -logp
+                loss = loss + term.sum() / (losses.divisor(objective["loss"], len(where), *count) if rl else count[0])
                 sums["entropy"] += entropy.double().sum().item()
             value = float(loss)
             if not math.isfinite(value):
@@ -206,19 +223,20 @@ class Learner:
                 loss.backward()
         return sums
 
-    def terms(self, row, logp, where, objective, sums):
-        if objective["kind"] == "sft":
-            return -logp
+    def terms(self, row, logp, where, loss, reference, sums):
         behaviour = torch.tensor(row["logprobs"], device=self.device)[where]
-        low, high, a = 1 - objective["clip_low"], 1 + objective["clip_high"], row["advantage"]
-        log = logp - behaviour
-        ratio = log.exp()
+        old = logp.detach() if loss["old"] == "learner" else behaviour  # this step is the first with these weights
+        terms, seen = losses.tokens(loss, logp, old, behaviour, reference, row["advantage"])
+        (low, high), a = losses.bounds(loss), row["advantage"]
         with torch.no_grad():
-            sums["kl"] += (ratio - 1 - log).double().sum().item()
+            log = logp - behaviour
+            sums["kl"] += (log.exp() - 1 - log).double().sum().item()
             sums["diff"] += log.abs().double().sum().item()
-            sums["low"] += ((ratio < low).sum().item() if a < 0 else 0)
-            sums["high"] += ((ratio > high).sum().item() if a > 0 else 0)
-        return -torch.minimum(ratio * a, ratio.clamp(low, high) * a)
+            sums["low"] += ((seen["ratio"] < low).sum().item() if a < 0 else 0)
+            sums["high"] += ((seen["ratio"] > high).sum().item() if a > 0 else 0)
+            sums["reference"] += seen["kl"].double().sum().item()
+            sums["weight"] += seen["weight"].double().sum().item()
+        return terms
 
     def check(self, rows, tokens, kind):
         merge = self.config.vision_config.spatial_merge_size
@@ -246,7 +264,7 @@ class Learner:
         for _, p in self.parameters:  # a parameter without a part in this batch has gradient 0, as the others
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
-        sums = self.accumulate(teaching, tokens, objective, train=True)
+        sums = self.accumulate(teaching, (tokens, len(rows)), objective, train=True)
         params = [p for _, p in self.parameters]
         norm = torch.nn.utils.clip_grad_norm_(params, objective["max_norm"] or math.inf).item()
         if not math.isfinite(norm):
@@ -258,13 +276,17 @@ class Learner:
         self.stats = dict(
             loss=sums["loss"], grad_norm=norm, entropy=sums["entropy"] / tokens, clip_low=sums["low"] / tokens, clip_high=sums["high"] / tokens,
             approx_kl=max(0.0, sums["kl"] / tokens), logp_diff=sums["diff"] / tokens, tokens=tokens, all_tokens=sum(len(r["ids"]) for r in rows))
+        if objective["kind"] == "grpo" and objective["loss"]["kl"]["coef"]:
+            self.stats["kl"] = sums["reference"] / tokens
+        if objective["kind"] == "grpo" and objective["loss"]["correction"]["level"] != "none":
+            self.stats["weight"] = sums["weight"] / tokens
         return self.stats
 
     @torch.no_grad()
     def evaluate(self, data):
         rows, tokens = read_batch(data)
         rows = self.check(rows, tokens, "sft")
-        return dict(loss=self.accumulate(rows, tokens, dict(kind="sft"), train=False)["loss"])
+        return dict(loss=self.accumulate(rows, (tokens, len(rows)), dict(kind="sft"), train=False)["loss"])
 
     def trained(self):
         return {name: p.detach().contiguous().cpu() for name, p in self.parameters}
@@ -285,9 +307,12 @@ class Learner:
 
     def start(self, folder):
         """Takes the weights of a folder that save wrote, or the first ones for "", and nothing else of it."""
-        self.take(self.read(pathlib.Path(folder))[1] if folder else self.first())
-        self.reset()
+        self.take(self.start_of(folder))
+        self.reset(folder)
         return dict(steps=self.steps)
+
+    def start_of(self, folder):
+        return self.read(pathlib.Path(folder))[1] if folder else self.first()
 
     def read(self, folder):
         try:

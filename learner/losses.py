@@ -8,7 +8,7 @@ import torch
 
 
 def tokens(loss, logp, old, behaviour, reference, advantage):
-    """The terms of one row, one a loss token, with gradients by logp; and the ratios and KL estimates behind them.
+    """The terms of one row, one a loss token, with gradients by logp; and the ratio, weight and KL estimate behind each.
 
     All arguments but loss and advantage are vectors over the row's loss tokens; behaviour is used under a
     correction only, reference under KL only.
@@ -21,12 +21,13 @@ def tokens(loss, logp, old, behaviour, reference, advantage):
     elif loss["log_clamp"]:
         log = log.clamp(-loss["log_clamp"], loss["log_clamp"])
     ratio = log.exp()
-    terms = surrogate(loss, logp, ratio, advantage) * weights(loss["correction"], old, behaviour)
+    weight = weights(loss["correction"], old, behaviour)
+    terms = surrogate(loss, logp, ratio, advantage) * weight
     kl = torch.zeros_like(terms)
     if loss["kl"]["coef"]:
         kl = estimate(loss["kl"]["estimator"], logp, reference)
         terms = terms + loss["kl"]["coef"] * kl
-    return terms, ratio.detach(), kl.detach()
+    return terms, dict(ratio=ratio.detach(), weight=weight, kl=kl.detach())
 
 
 def bounds(loss):
@@ -47,10 +48,10 @@ def surrogate(loss, logp, ratio, a):
 def weights(correction, old, behaviour):
     """Importance weights of old over behaviour: truncated into [low, high], or 0 outside it."""
     if correction["level"] == "none":
-        return 1
+        return torch.ones_like(old)
     log = (old - behaviour).detach()
     if correction["level"] == "sequence":
-        log = log.sum()
+        log = log.sum().expand_as(old)
     if correction["log_clamp"]:
         log = log.clamp(-correction["log_clamp"], correction["log_clamp"])
     w = log.exp()

@@ -13,6 +13,7 @@ import (
 	"xragent/rollout"
 	"xragent/trainer/advantage"
 	"xragent/trainer/coordinator"
+	"xragent/trainer/loss"
 )
 
 // GRPOConfig says how reinforcement learning goes. What is marked free may
@@ -27,10 +28,8 @@ type GRPOConfig struct {
 	DynamicSampling bool             `yaml:"dynamic_sampling" json:"dynamic_sampling"`
 	MaxReplacements int              `yaml:"max_replacements" json:"max_replacements"` // further groups a step, for dynamic sampling and fill
 
-	Advantage string    `yaml:"advantage" json:"advantage"` // a preset of package advantage
-	ClipLow   float64   `yaml:"clip_low" json:"clip_low"`
-	ClipHigh  float64   `yaml:"clip_high" json:"clip_high"`
-	Optimizer Optimizer `yaml:"optimizer" json:"optimizer"`
+	Loss      loss.Config `yaml:"loss" json:"loss"`
+	Optimizer Optimizer   `yaml:"optimizer" json:"optimizer"`
 
 	Temperature float64          `yaml:"temperature" json:"temperature"`
 	TopP        float64          `yaml:"top_p" json:"top_p"`
@@ -56,7 +55,7 @@ type GRPOConfig struct {
 func DefaultGRPO() GRPOConfig {
 	return GRPOConfig{
 		Steps: 100, Prompts: 8, GroupSize: 4, GroupRule: coordinator.Fill, MinGroup: 2, MaxReplacements: 8,
-		Advantage: advantage.Verl, ClipLow: 0.2, ClipHigh: 0.28,
+		Loss:        loss.Default(),
 		Optimizer:   Optimizer{LR: 1e-4, WarmUp: 5, Decay: "constant", FinalLR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1},
 		Temperature: 1, TopP: 1, MaxTokens: 160, Tools: true, Gate: rollout.GateOn,
 		MaxAttempts: 4, ErrorBudget: 16, CheckpointEvery: 20, ScoreWorkers: 2, ScoreSeconds: 10, StallSeconds: 600,
@@ -77,6 +76,9 @@ func (c GRPOConfig) Validate() error {
 	}
 	if err := c.Optimizer.Validate(); err != nil {
 		return fmt.Errorf("optimizer.%w", err)
+	}
+	if err := c.Loss.Validate(); err != nil {
+		return fmt.Errorf("loss.%w", err)
 	}
 	if err := c.validateControl(); err != nil {
 		return err
@@ -99,10 +101,8 @@ func (c GRPOConfig) validateControl() error {
 
 func (c GRPOConfig) validateSampling() error {
 	switch {
-	case !slices.Contains(advantage.Presets, c.Advantage):
-		return fmt.Errorf("advantage = %q: must be one of %v", c.Advantage, advantage.Presets)
-	case !(c.ClipLow > 0 && c.ClipLow < 1) || !(c.ClipHigh > 0):
-		return fmt.Errorf("clip_low = %v, clip_high = %v: must be positive, and clip_low below 1", c.ClipLow, c.ClipHigh)
+	case !slices.Contains(advantage.Presets, c.Loss.Advantage):
+		return fmt.Errorf("loss.advantage = %q: must be one of %v", c.Loss.Advantage, advantage.Presets)
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature = %v: must be positive, or all rollouts of a group are the same", c.Temperature)
 	case !(c.TopP > 0 && c.TopP <= 1):

@@ -116,12 +116,13 @@ func (g *grpo) train(ctx context.Context, a coordinator.Train) error {
 		return err
 	}
 	o := g.cfg.Optimizer.objective("grpo", a.Step, g.cfg.Steps)
-	o.ClipLow, o.ClipHigh = g.cfg.ClipLow, g.cfg.ClipHigh
+	o.Loss = g.cfg.Loss.Resolved(float64(2 * g.cfg.MaxTokens)) // two turns
 	b, permuted, err := g.batch(a.Step, a.Groups)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", a.Step, err)
 	}
 	signal := slices.ContainsFunc(b.Rows, func(r batch.Row) bool { return r.Advantage != 0 })
+	signal = signal || o.Loss.KL.Coef > 0 // which pulls without any advantage
 	rec := StepRecord{Stage: "grpo", Step: a.Step, Total: g.cfg.Steps, LR: o.LR, Version: int64(g.plan.Version(a.Step)), Skipped: !signal, Permuted: permuted,
 		PositiveWeight: g.cfg.Entropy.recorded(g.history)}
 	if signal {
@@ -159,7 +160,7 @@ func (g *grpo) batch(step int, groups []int) (b batch.Batch, permuted *Permutati
 	if g.cfg.PermuteRewards {
 		permuted = permutation(g.cfg.Seed, step, groups, len(rewards))
 	}
-	advantages, err := advantage.Compute(g.cfg.Advantage, ids, permuted.Apply(rewards))
+	advantages, err := advantage.Compute(g.cfg.Loss.Advantage, ids, permuted.Apply(rewards))
 	if err != nil {
 		return b, nil, err
 	}

@@ -79,7 +79,7 @@ func (s *session) learner(w *embedded.Weights) (*embedded.Learner, error) {
 	e := s.cfg.Policy.Embedded
 	return embedded.NewLearner(s.model(), w, embedded.LearnerOptions{
 		Run: s.cfg.Run.Name, Threads: e.ResolvedThreads(), MicroTokens: e.MicroTokens,
-		Images: s.blobs.Get, Processor: s.images, Put: (&publishedWeights{store: s.blobs}).Put,
+		Reference: s.cfg.GRPO.Loss.KL.Coef > 0, Images: s.blobs.Get, Processor: s.images, Put: (&publishedWeights{store: s.blobs}).Put,
 	})
 }
 

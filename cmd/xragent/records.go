@@ -98,7 +98,7 @@ func (s *session) setAdvantages(group []columnar.Scored) error {
 	for i := range group {
 		ids[i], rewards[i] = group[i].Trajectory.Task.Group, group[i].Score.Total
 	}
-	values, err := advantage.Compute(s.cfg.GRPO.Advantage, ids, rewards)
+	values, err := advantage.Compute(s.cfg.GRPO.Loss.Advantage, ids, rewards)
 	for i := range values {
 		group[i].Advantage = values[i]
 	}

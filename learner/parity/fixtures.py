@@ -88,20 +88,20 @@ def loss_cases():
     # presets, each against the code that it is named after; nemo-loo has none on the package registry
     verl_preset = dict(preset="verl", dual_clip=3, log_clamp=20, kl__estimator="k3-clamped")
     trl_preset = dict(preset="trl", advantage="trl", correction__level="sequence", correction__mode="mask", correction__high=3)
-    gspo = dict(preset="gspo", ratio="sequence", clip_low=3e-4, clip_high=4e-4, log_clamp=10, aggregate="seq-mean-token-mean", count_eps=1e-8)
-    dr = dict(preset="drgrpo", advantage="drgrpo", aggregate="seq-mean-token-sum-norm", length=320)
-    cispo = dict(preset="cispo", surrogate="cispo", clip_low=1, clip_high=4)
+    gspo = dict(preset="gspo", old="behaviour", ratio="sequence", clip_low=3e-4, clip_high=4e-4, log_clamp=10, aggregate="seq-mean-token-mean", count_eps=1e-8)
+    dr = dict(preset="drgrpo", old="behaviour", advantage="drgrpo", aggregate="seq-mean-token-sum-norm", length=320)
+    cispo = dict(preset="cispo", old="behaviour", surrogate="cispo", clip_low=1, clip_high=4)
     for data, rows in dict(grid=GRID, mixed=MIXED).items():
         yield case(f"verl {data}", rows, verl, dict(dual=3.0), True, **verl_preset)
     for data, rows in dict(grid=GRID, mixed=MIXED, apart=APART).items():
         yield case(f"trl {data}", rows, trl, dict(weights="sequence_mask"), True, **trl_preset)
     for data, rows in dict(grid=NEAR, mixed=MIXED).items():
         yield case(f"xragent {data}", rows, verl, dict(high=0.28), True, preset="xragent", old="behaviour", clip_high=0.28)
-        yield case(f"dapo {data}, verl", rows, verl, dict(high=0.28), True, preset="dapo", clip_high=0.28)
+        yield case(f"dapo {data}, verl", rows, verl, dict(high=0.28), True, preset="dapo", old="behaviour", clip_high=0.28)
         yield case(f"drgrpo {data}, verl", rows, verl, dict(mode="seq-mean-token-sum-norm", length=320), True, **dr)
         yield case(f"cispo {data}", rows, trl, dict(loss_type="cispo", high=5.0), True, **cispo)
     for data, rows in dict(grid=GRID, mixed=MIXED).items():
-        yield case(f"dapo {data}, TRL", rows, trl, dict(high=0.28), True, preset="dapo", clip_high=0.28)
+        yield case(f"dapo {data}, TRL", rows, trl, dict(high=0.28), True, preset="dapo", old="behaviour", clip_high=0.28)
         yield case(f"drgrpo {data}, TRL", rows, trl, dict(loss_type="dr_grpo", length=320), True, **dr)
     for data, rows in dict(grid=GRID, mixed=MIXED, close=CLOSE).items():
         yield case(f"gspo {data}, verl", rows, verl, dict(name="gspo", mode="seq-mean-token-mean", low=3e-4, high=4e-4), True, **gspo)
@@ -239,7 +239,7 @@ def own(case):
         if not len(logp):
             gradients.append([])
             continue
-        terms, _, _ = losses.tokens(loss, logp, v["old"], v["behaviour"], v["reference"], r["advantage"])
+        terms, _ = losses.tokens(loss, logp, v["old"], v["behaviour"], v["reference"], r["advantage"])
         part = terms.sum() / losses.divisor(loss, len(logp), count, len(rows))
         part.backward()
         total += part.item()

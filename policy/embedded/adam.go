@@ -82,11 +82,15 @@ func checkObjective(o batch.Objective) error {
 	}{
 		{"lr", o.LR, 0, math.Inf(1)}, {"beta1", o.Weight.Beta1, 0, 1}, {"beta2", o.Weight.Beta2, 0, 1},
 		{"eps", o.Weight.Eps, math.SmallestNonzeroFloat64, 1}, {"decay", o.Weight.Decay, 0, math.Inf(1)},
-		{"clip_low", o.ClipLow, 0, math.Inf(1)}, {"clip_high", o.ClipHigh, 0, math.Inf(1)},
 		{"max_norm", o.MaxNorm, 0, math.Inf(1)},
 	} {
 		if !(c.value >= c.lo && c.value < c.hi) {
 			return fmt.Errorf("objective: %s is %v, must lie in [%.3g, %v)", c.name, c.value, c.lo, c.hi)
+		}
+	}
+	if o.Kind == "grpo" {
+		if err := o.Loss.Ready(); err != nil {
+			return fmt.Errorf("objective: loss.%w", err)
 		}
 	}
 	return nil

@@ -1,5 +1,7 @@
 package embedded
 
+import "xragent/trainer/loss"
+
 // A feed is what one micro-batch puts into a graph. The graph's operations read
 // it when they run; only its first rows of each buffer are in use, so one graph
 // serves every micro-batch up to its capacity.
@@ -24,11 +26,14 @@ type feed struct {
 
 	targets int // loss rows in use
 	target  []target
+	scored  []scored // one a sequence with loss tokens
 	kind    objectiveKind
-	clip    [2]float32 // ratio bounds: 1-low, 1+high
-	tokens  float64    // denominator of the loss: the whole batch's
+	loss    loss.Config
+	count   loss.Count // the whole batch's, for the denominators
 
-	sums sums // written by the graph
+	terms []loss.Token // of each target, written by the graph
+	sums  sums         // likewise
+	row   loss.Row     // scratch
 }
 
 // A segment is a range of rows.
@@ -46,11 +51,18 @@ type target struct {
 	row       int32
 	id        int32
 	behaviour float32 // log-prob when it was sampled
+	reference float32 // log-prob under the first weights, where the loss needs it
+}
+
+// A scored is the targets of one sequence.
+type scored struct {
+	lo, hi    int
 	advantage float32
 }
 
 // sums is what a graph adds up over its loss tokens, in their order.
 type sums struct {
 	loss, entropy, kl, diff float64
+	reference, weight       float64
 	low, high               int
 }

@@ -149,7 +149,7 @@ func graphFor(t testing.TB, w *Weights, gradient []float32, threads int, rows []
 	if err := g.feed.load(w.cfg, w.cfg.bundles(rows, tokens), pictures); err != nil {
 		t.Fatal(err)
 	}
-	g.feed.tokens = float64(g.feed.targets)
+	g.feed.count.Tokens = g.feed.targets
 	return g
 }
 

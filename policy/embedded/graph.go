@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"xragent/internal/simd"
+	"xragent/trainer/loss"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -31,9 +32,9 @@ func newGraph(w *Weights, gradient []float32, threads, rows, patches int) (g *gr
 	m := &model{weights: w, builder: builder{graph: G.NewGraph(), feed: newFeed(w.cfg, threads, rows, patches)}}
 	logits := m.text(rows, m.vision(patches))
 	logprob := m.logprob(logits)
-	loss := m.objective(logprob)
+	value := m.objective(logprob)
 	if gradient != nil {
-		m.differentiate(loss, gradient)
+		m.differentiate(value, gradient)
 	}
 	output := func(n *G.Node) []float32 { return n.Op().(*fused).data }
 	return &graph{rows, patches, m.feed, G.NewTapeMachine(m.graph), output(logprob), output(logits)}, nil
@@ -55,7 +56,7 @@ func newFeed(cfg Config, threads, rows, patches int) *feed {
 	half, vhalf := cfg.Text.HeadDim/2, cfg.Vision.HiddenSize/cfg.Vision.NumHeads/2
 	return &feed{
 		threads: threads,
-		ids:     make([]int32, rows), source: make([]int32, rows), target: make([]target, rows),
+		ids:     make([]int32, rows), source: make([]int32, rows), target: make([]target, rows), terms: make([]loss.Token, rows),
 		cos: make([]float32, rows*half), sin: make([]float32, rows*half),
 		pixels: make([]float32, patches*cfg.Vision.PatchDim()), blends: make([]blend, patches),
 		vcos: make([]float32, patches*vhalf), vsin: make([]float32, patches*vhalf),

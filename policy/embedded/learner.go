@@ -11,6 +11,7 @@ import (
 
 	"xragent/internal/simd"
 	"xragent/trainer/batch"
+	"xragent/trainer/loss"
 )
 
 // A Processor turns an encoded image into patches [t·h·w, PatchDim] and its
@@ -30,6 +31,9 @@ type LearnerOptions struct {
 	Processor Processor
 	// Put stores published weights by content and returns their sha256.
 	Put func(ctx context.Context, data []byte) (sha256 string, err error)
+	// Reference keeps a copy of the weights that the learner begins with, which
+	// a loss with KL is taken against.
+	Reference bool
 }
 
 // A Learner trains the embedded policy. It implements trainer.Learner, and is
@@ -38,6 +42,7 @@ type Learner struct {
 	mu       sync.Mutex
 	opts     LearnerOptions
 	weights  *Weights
+	first    *Weights  // reference policy; nil: none is kept
 	gradient []float32 // a slab like the weights'
 	params   []parameter
 	adam     adamW
@@ -46,7 +51,7 @@ type Learner struct {
 }
 
 // A graphKind tells graphs apart that a learner keeps.
-type graphKind struct{ trains, sees bool }
+type graphKind struct{ trains, sees, first bool }
 
 // NewLearner returns a learner that owns w, which must belong to cfg.
 func NewLearner(cfg Config, w *Weights, opts LearnerOptions) (*Learner, error) {
@@ -63,6 +68,9 @@ func NewLearner(cfg Config, w *Weights, opts LearnerOptions) (*Learner, error) {
 		opts.MicroTokens = 2048
 	}
 	l := &Learner{opts: opts, weights: w, gradient: make([]float32, w.Len()), graphs: map[graphKind]*graph{}}
+	if opts.Reference {
+		l.first = w.Clone()
+	}
 	l.params = parameters(w, l.gradient)
 	l.adam = newAdamW(w.Len(), opts.Threads)
 	return l, nil
@@ -86,6 +94,9 @@ func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (b
 	if err := checkObjective(o); err != nil {
 		return stats, err
 	}
+	if o.Kind == "grpo" && o.Loss.KL.Coef > 0 && l.first == nil {
+		return stats, fmt.Errorf("objective: loss.kl.coef = %v, but the learner keeps no reference: make it with Reference", o.Loss.KL.Coef)
+	}
 	clear(l.gradient)
 	total, err := l.accumulate(ctx, b, o, true, func(g *graph, rows []batch.Row) error {
 		if !finite(norm(l.gradient)) {
@@ -96,7 +107,7 @@ func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (b
 	if err != nil {
 		return stats, err
 	}
-	stats = total.stats(b)
+	stats = total.stats(b, o)
 	stats.GradNorm = norm(l.gradient)
 	if o.MaxNorm > 0 && stats.GradNorm > o.MaxNorm {
 		simd.Scale(float32(o.MaxNorm/stats.GradNorm), l.gradient)
@@ -146,7 +157,9 @@ func (l *Learner) accumulate(ctx context.Context, b batch.Batch, o batch.Objecti
 	if err := cfg.checkBatch(b, kind); err != nil {
 		return total, err
 	}
-	teaching, silent := partition(b.Rows, kind)
+	terms := single(o.Loss)
+	count := loss.Count{Tokens: b.Tokens, Rows: len(b.Rows)}
+	teaching, silent := partition(b.Rows, kind == clipped && terms.KL.Coef == 0)
 	for _, part := range []struct {
 		rows   []batch.Row
 		trains bool
@@ -155,12 +168,14 @@ func (l *Learner) accumulate(ctx context.Context, b batch.Batch, o batch.Objecti
 			if err := ctx.Err(); err != nil {
 				return total, fmt.Errorf("learner stopped between micro-batches: %w", err)
 			}
-			g, err := l.prepare(ctx, micro, part.trains)
+			g, err := l.prepare(ctx, micro, graphKind{trains: part.trains})
 			if err != nil {
 				return total, err
 			}
-			g.feed.kind, g.feed.tokens = kind, float64(b.Tokens)
-			g.feed.clip = [2]float32{float32(1 - o.ClipLow), float32(1 + o.ClipHigh)}
+			g.feed.kind, g.feed.loss, g.feed.count = kind, terms, count
+			if err := l.refer(ctx, g.feed, micro); err != nil {
+				return total, err
+			}
 			if err := runChecked(g, rowsOf(micro), after); err != nil {
 				return total, err
 			}
@@ -184,13 +199,34 @@ func runChecked(g *graph, rows []batch.Row, after func(*graph, []batch.Row) erro
 	return after(g, rows)
 }
 
-// partition drops rows without a loss token and sets apart those of advantage
-// 0: their gradient is exactly 0, so they are only evaluated, for the statistics.
-func partition(rows []batch.Row, kind objectiveKind) (teaching, silent []batch.Row) {
+// refer gives the feed the log-probs of its targets under the first weights,
+// where the loss needs them: one forward pass.
+func (l *Learner) refer(ctx context.Context, f *feed, micro []bundle) error {
+	if f.kind == likelihood || f.loss.KL.Coef == 0 {
+		return nil
+	}
+	g, err := l.prepare(ctx, micro, graphKind{first: true})
+	if err != nil {
+		return err
+	}
+	g.feed.kind, g.feed.count = likelihood, f.count
+	if err := runChecked(g, rowsOf(micro), nil); err != nil {
+		return fmt.Errorf("reference: %w", err)
+	}
+	for i, lp := range g.logprobs[:f.targets] {
+		f.target[i].reference = lp
+	}
+	return nil
+}
+
+// partition drops rows without a loss token. Where rows of advantage 0 teach
+// nothing, it sets them apart: their gradient is exactly 0, so they are only
+// evaluated, for the statistics.
+func partition(rows []batch.Row, needsAdvantage bool) (teaching, silent []batch.Row) {
 	for _, r := range rows {
 		switch {
 		case lossTokens(r) == 0:
-		case kind == clipped && r.Advantage == 0:
+		case needsAdvantage && r.Advantage == 0:
 			silent = append(silent, r)
 		default:
 			teaching = append(teaching, r)
@@ -200,7 +236,7 @@ func partition(rows []batch.Row, kind objectiveKind) (teaching, silent []batch.R
 }
 
 // prepare returns a graph with bundles loaded into its feed.
-func (l *Learner) prepare(ctx context.Context, micro []bundle, trains bool) (*graph, error) {
+func (l *Learner) prepare(ctx context.Context, micro []bundle, kind graphKind) (*graph, error) {
 	pictures, patches, err := l.fetch(ctx, rowsOf(micro))
 	if err != nil {
 		return nil, err
@@ -210,7 +246,8 @@ func (l *Learner) prepare(ctx context.Context, micro []bundle, trains bool) (*gr
 		tokens += b.tokens()
 		targets += b.targets()
 	}
-	g, err := l.graphFor(graphKind{trains, patches > 0}, max(tokens, targets), patches)
+	kind.sees = patches > 0
+	g, err := l.graphFor(kind, max(tokens, targets), patches)
 	if err != nil {
 		return nil, err
 	}
@@ -230,11 +267,14 @@ func (l *Learner) graphFor(kind graphKind, tokens, patches int) (*graph, error) 
 		old.close()
 		delete(l.graphs, kind)
 	}
-	var gradient []float32
+	weights, gradient := l.weights, []float32(nil)
+	if kind.first {
+		weights = l.first
+	}
 	if kind.trains {
 		gradient = l.gradient
 	}
-	g, err := newGraph(l.weights, gradient, l.opts.Threads, tokens, patches)
+	g, err := newGraph(weights, gradient, l.opts.Threads, tokens, patches)
 	if err == nil {
 		l.graphs[kind] = g
 	}
@@ -386,10 +426,12 @@ func (s *sums) add(o sums) {
 	s.diff += o.diff
 	s.low += o.low
 	s.high += o.high
+	s.reference += o.reference
+	s.weight += o.weight
 }
 
 // stats turns sums over a batch into what a learner reports.
-func (s sums) stats(b batch.Batch) batch.Stats {
+func (s sums) stats(b batch.Batch, o batch.Objective) batch.Stats {
 	n := float64(b.Tokens)
 	st := batch.Stats{
 		Loss: s.loss, Entropy: s.entropy / n, ApproxKL: s.kl / n, LogpDiff: s.diff / n,
@@ -397,6 +439,12 @@ func (s sums) stats(b batch.Batch) batch.Stats {
 	}
 	for _, r := range b.Rows {
 		st.AllTokens += len(r.IDs)
+	}
+	if o.Kind == "grpo" && o.Loss.KL.Coef > 0 {
+		st.KL = s.reference / n
+	}
+	if o.Kind == "grpo" && o.Loss.Correction.Level != loss.NoCorrection {
+		st.Weight = s.weight / n
 	}
 	return st
 }

@@ -17,6 +17,7 @@ import (
 
 	"xragent/rollout"
 	"xragent/trainer/batch"
+	"xragent/trainer/loss"
 )
 
 // seedProcessor makes patches from the number that an "encoded image" is.
@@ -114,7 +115,7 @@ func mixedBatch(cfg Config) batch.Batch {
 }
 
 func objective(kind string, lr float64) batch.Objective {
-	return batch.Objective{Kind: kind, ClipLow: 0.2, ClipHigh: 0.28, LR: lr, MaxNorm: 1,
+	return batch.Objective{Kind: kind, Loss: loss.Default(), LR: lr, MaxNorm: 1,
 		Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Decay: 0.01}}
 }
 
@@ -381,34 +382,6 @@ func TestCancelled(t *testing.T) {
 	}
 	if l.weights.Digest() != before {
 		t.Error("a cancelled step changed the weights")
-	}
-}
-
-// TestObjective works the clipped surrogate's cases by hand.
-func TestObjective(t *testing.T) {
-	f := &feed{kind: clipped, clip: [2]float32{0.75, 1.5}}
-	log := func(ratio float64) float32 { return float32(math.Log(ratio)) }
-	for _, c := range []struct {
-		ratio, advantage, loss, slope float64
-		low, high                     int
-	}{
-		{1, 2, -2, -2, 0, 0},
-		{1, -2, 2, 2, 0, 0},
-		{2, 1, -1.5, 0, 0, 1}, // clipped from above: no gradient
-		{2, -1, 2, 2, 0, 0},   // the larger loss counts
-		{0.5, 1, -0.5, -0.5, 0, 0},
-		{0.5, -1, 0.75, 0, 1, 0}, // clipped from below
-		{3, 0, 0, 0, 0, 0},
-	} {
-		f.sums = sums{}
-		tk := target{advantage: float32(c.advantage), behaviour: -1}
-		lp := log(c.ratio) - 1
-		loss, slope := f.term(tk, lp)
-		f.observe(tk, lp)
-		if math.Abs(loss-c.loss) > 1e-6 || math.Abs(slope-c.slope) > 1e-6 || f.sums.low != c.low || f.sums.high != c.high {
-			t.Errorf("ratio %v, advantage %v: loss %v, slope %v, clipped %d %d; want %v, %v, %d %d",
-				c.ratio, c.advantage, loss, slope, f.sums.low, f.sums.high, c.loss, c.slope, c.low, c.high)
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"xragent/internal/simd"
 	"xragent/trainer/batch"
+	"xragent/trainer/loss"
 
 	G "gorgonia.org/gorgonia"
 )
@@ -61,62 +62,110 @@ func (b *builder) logprob(logits *G.Node) *G.Node {
 	})
 }
 
-// objective is the loss of the micro-batch: its tokens' terms over the whole
-// batch's token count. It is the graph's last node, so the gradient that flows
-// into it is 1.
+// objective is the loss of the micro-batch: its tokens' terms over the
+// denominators of the whole batch. It is the graph's last node, so the gradient
+// that flows into it is 1.
 func (b *builder) objective(logprob *G.Node) *G.Node {
 	f := b.feed
 	return b.apply("objective", scalar(), G.Nodes{logprob}, func(v [][]float32, out []float32) {
-		total := 0.0
-		for i, t := range f.target[:f.targets] {
-			loss, _ := f.term(t, v[0][i])
-			total += loss
-			f.observe(t, v[0][i])
-		}
-		f.sums.loss = total / f.tokens
+		f.judge(v[0])
+		f.observe(v[0])
+		f.sums.loss = f.total()
 		out[0] = float32(f.sums.loss)
 	}, func(_, _ *G.Node) *G.Node {
 		return b.like(logprob, "objective_dx", G.Nodes{logprob}, func(v [][]float32, d []float32) {
-			for i, t := range f.target[:f.targets] {
-				_, slope := f.term(t, v[0][i])
-				d[i] = float32(slope / f.tokens)
+			f.judge(v[0])
+			for _, s := range f.scored {
+				divisor := f.divisor(s)
+				for i := s.lo; i < s.hi; i++ {
+					d[i] = float32(f.terms[i].Slope / divisor)
+				}
 			}
 		})
 	})
 }
 
-// term returns one token's loss and its derivative by the log-prob: −lp, or the
-// clipped surrogate −min(ρA, clip(ρ)A) with ρ = exp(lp − behaviour)
-// (Schulman et al. 2017).
-func (f *feed) term(t target, lp float32) (loss, slope float64) {
+// judge computes every target's term from its log-prob: −log p, or that of
+// package loss.
+func (f *feed) judge(lp []float32) {
+	for _, s := range f.scored {
+		terms := f.terms[s.lo:s.hi]
+		if f.kind == likelihood {
+			for i := range terms {
+				terms[i] = loss.Token{Loss: -float64(lp[s.lo+i]), Slope: -1}
+			}
+			continue
+		}
+		f.loss.Tokens(f.rowOf(s, lp), terms)
+	}
+}
+
+// rowOf returns a sequence as package loss reads it, valid until the next call.
+func (f *feed) rowOf(s scored, lp []float32) loss.Row {
+	r := &f.row
+	r.Logprobs, r.Behaviour, r.Reference, r.Advantage = r.Logprobs[:0], r.Behaviour[:0], r.Reference[:0], float64(s.advantage)
+	for i, t := range f.target[s.lo:s.hi] {
+		r.Logprobs = append(r.Logprobs, float64(lp[s.lo+i]))
+		r.Behaviour = append(r.Behaviour, float64(t.behaviour))
+		r.Reference = append(r.Reference, float64(t.reference))
+	}
+	if r.Old = r.Behaviour; f.loss.Old == loss.Learner {
+		r.Old = r.Logprobs // this step is the first with these weights
+	}
+	return *r
+}
+
+// divisor returns the denominator of a sequence's terms.
+func (f *feed) divisor(s scored) float64 {
 	if f.kind == likelihood {
-		return -float64(lp), -1
+		return float64(f.count.Tokens)
 	}
-	ratio, advantage := f.ratio(t, lp), float64(t.advantage)
-	bounded := min(max(ratio, float64(f.clip[0])), float64(f.clip[1]))
-	if bounded*advantage < ratio*advantage {
-		return -bounded * advantage, 0
-	}
-	return -ratio * advantage, -ratio * advantage
+	return f.loss.Divisor(s.hi-s.lo, f.count)
 }
 
-func (f *feed) ratio(t target, lp float32) float64 {
-	return math.Exp(float64(lp) - float64(t.behaviour))
+// total sums the terms, dividing once wherever consecutive sequences share a
+// denominator.
+func (f *feed) total() float64 {
+	total, part, divisor := 0.0, 0.0, 1.0
+	for _, s := range f.scored {
+		if d := f.divisor(s); d != divisor {
+			total, part, divisor = total+part/divisor, 0, d
+		}
+		for _, t := range f.terms[s.lo:s.hi] {
+			part += t.Loss
+		}
+	}
+	return total + part/divisor
 }
 
-// observe counts one token for the step's statistics. kl is the k3 estimate
-// ρ − 1 − log ρ (Schulman 2020).
-func (f *feed) observe(t target, lp float32) {
+// observe counts the tokens for the step's statistics. kl is the k3 estimate
+// ρ − 1 − log ρ of the learner against the behaviour policy (Schulman 2020).
+func (f *feed) observe(lp []float32) {
 	if f.kind == likelihood {
 		return
 	}
-	ratio, log := f.ratio(t, lp), float64(lp)-float64(t.behaviour)
-	f.sums.kl += ratio - 1 - log
-	f.sums.diff += math.Abs(log)
-	if t.advantage < 0 && ratio < float64(f.clip[0]) {
-		f.sums.low++
+	low, high := f.loss.Bounds()
+	for _, s := range f.scored {
+		for i := s.lo; i < s.hi; i++ {
+			log := float64(lp[i]) - float64(f.target[i].behaviour)
+			f.sums.kl += math.Exp(log) - 1 - log
+			f.sums.diff += math.Abs(log)
+			f.sums.reference += f.terms[i].KL
+			f.sums.weight += f.terms[i].Weight
+			if s.advantage < 0 && f.terms[i].Ratio < low {
+				f.sums.low++
+			}
+			if s.advantage > 0 && f.terms[i].Ratio > high {
+				f.sums.high++
+			}
+		}
 	}
-	if t.advantage > 0 && ratio > float64(f.clip[1]) {
-		f.sums.high++
-	}
+}
+
+// single rounds the bounds of the ratio to float32, the precision that log-probs
+// and advantages come in.
+func single(c loss.Config) loss.Config {
+	low, high := c.Bounds()
+	c.ClipLow, c.ClipHigh = 1-float64(float32(low)), float64(float32(high))-1
+	return c
 }

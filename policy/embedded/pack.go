@@ -180,7 +180,7 @@ func (c Config) checkRow(r batch.Row, o objectiveKind) error {
 // load fills the feed with bundles, whose pictures are given by digest. The
 // feed must be large enough.
 func (f *feed) load(cfg Config, bs []bundle, pictures map[string]picture) error {
-	f.rows, f.targets, f.families = 0, 0, f.families[:0]
+	f.rows, f.targets, f.families, f.scored = 0, 0, f.families[:0], f.scored[:0]
 	first := f.loadPictures(cfg.Vision, images(rowsOf(bs)), pictures)
 	for _, b := range bs {
 		at := f.rows
@@ -267,11 +267,12 @@ func (c Config) sources(r batch.Row, first map[string]int32) []int32 {
 // loadTargets appends the row's loss tokens. Its first shared ids lie at row
 // at, the others from row rest on.
 func (f *feed) loadTargets(r batch.Row, at, shared, rest int) {
+	first := f.targets
 	for i, m := range r.LossMask {
 		if m == 0 {
 			continue
 		}
-		t := target{row: int32(at + i - 1), id: r.IDs[i], advantage: float32(r.Advantage)}
+		t := target{row: int32(at + i - 1), id: r.IDs[i]}
 		if i-1 >= shared {
 			t.row = int32(rest + i - 1 - shared)
 		}
@@ -281,4 +282,5 @@ func (f *feed) loadTargets(r batch.Row, at, shared, rest int) {
 		f.target[f.targets] = t
 		f.targets++
 	}
+	f.scored = append(f.scored, scored{first, f.targets, float32(r.Advantage)})
 }

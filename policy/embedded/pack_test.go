@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"xragent/trainer/batch"
+	"xragent/trainer/loss"
 )
 
 // rollouts returns n rows that share the first shared ids of one row.
@@ -121,7 +122,7 @@ func TestSharedPrefix(t *testing.T) {
 		if err := g.feed.load(cfg, bs, map[string]picture{"image1": {patches, grid}}); err != nil {
 			t.Fatal(err)
 		}
-		g.feed.kind, g.feed.clip, g.feed.tokens = clipped, [2]float32{0.8, 1.28}, 100
+		g.feed.kind, g.feed.loss, g.feed.count = clipped, loss.Default(), loss.Count{Tokens: 100, Rows: len(rows)}
 		if err := g.run(); err != nil {
 			t.Fatal(err)
 		}

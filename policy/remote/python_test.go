@@ -21,6 +21,7 @@ import (
 	"xragent/trainer"
 	"xragent/trainer/batch"
 	"xragent/trainer/learnertest"
+	"xragent/trainer/loss"
 )
 
 // python is an interpreter with torch, transformers, safetensors and pyarrow.
@@ -142,9 +143,16 @@ func TestPythonEqualsEmbedded(t *testing.T) {
 	b := goldenBatch(t, blobs)
 	far := dial(t, startPython(t, "--micro-tokens", "64"), blobs)
 	near := embeddedLearner(t, blobs)
-	for i, kind := range []string{"sft", "grpo", "grpo", "sft", "grpo"} {
-		o := batch.Objective{Kind: kind, ClipLow: 0.2, ClipHigh: 0.28, LR: 3e-3, MaxNorm: 1,
+	kinds := []string{"sft", "grpo", "grpo", "sft"}
+	for _, name := range loss.Presets {
+		kinds = append(kinds, name, name+" with KL")
+	}
+	for i, kind := range kinds {
+		o := batch.Objective{Kind: kind, Loss: loss.Default(), LR: 3e-3, MaxNorm: 1,
 			Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Decay: 0.05}}
+		if i >= 4 {
+			o.Kind, o.Loss = "grpo", lossNamed(t, kind)
+		}
 		x, err := far.Step(context.Background(), b, o)
 		if err != nil {
 			t.Fatal(err)
@@ -240,6 +248,20 @@ func TestPythonStartAndExport(t *testing.T) {
 	}
 }
 
+// lossNamed returns a preset, or one with KL against the first weights.
+func lossNamed(t *testing.T, name string) loss.Config {
+	t.Helper()
+	preset, withKL := strings.CutSuffix(name, " with KL")
+	c, err := loss.Preset(preset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if withKL {
+		c.KL.Coef = 0.1
+	}
+	return c.Resolved(64)
+}
+
 func widest(a, b []float32) float64 {
 	d := 0.0
 	for i := range a {
@@ -262,7 +284,7 @@ func embeddedLearner(t *testing.T, blobs stored) *embedded.Learner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := embedded.NewLearner(cfg, w, embedded.LearnerOptions{Threads: 1, Images: blobs.get, Processor: chat.Small})
+	l, err := embedded.NewLearner(cfg, w, embedded.LearnerOptions{Threads: 1, Reference: true, Images: blobs.get, Processor: chat.Small})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +297,8 @@ func compare(t *testing.T, what string, x, y batch.Stats) {
 		t.Errorf("%s: %d tokens there, %d here", what, x.Tokens, y.Tokens)
 	}
 	for name, pair := range map[string][2]float64{"loss": {x.Loss, y.Loss}, "grad_norm": {x.GradNorm, y.GradNorm}, "entropy": {x.Entropy, y.Entropy},
-		"clip_low": {x.ClipLow, y.ClipLow}, "clip_high": {x.ClipHigh, y.ClipHigh}, "approx_kl": {x.ApproxKL, y.ApproxKL}, "logp_diff": {x.LogpDiff, y.LogpDiff}} {
+		"clip_low": {x.ClipLow, y.ClipLow}, "clip_high": {x.ClipHigh, y.ClipHigh}, "approx_kl": {x.ApproxKL, y.ApproxKL}, "logp_diff": {x.LogpDiff, y.LogpDiff},
+		"kl": {x.KL, y.KL}, "weight": {x.Weight, y.Weight}} {
 		if d := math.Abs(pair[0] - pair[1]); d > 1e-4*max(1, math.Abs(pair[1])) {
 			t.Errorf("%s: %s is %v there, %v here", what, name, pair[0], pair[1])
 		}

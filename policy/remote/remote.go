@@ -272,7 +272,12 @@ func (l *Learner) bring(ctx context.Context, f rollout.File) error {
 
 // checkFinite refuses what JSON cannot carry or would spoil the weights unseen.
 func checkFinite(b batch.Batch, o batch.Objective) error {
-	for name, v := range map[string]float64{"clip_low": o.ClipLow, "clip_high": o.ClipHigh, "lr": o.LR, "max_norm": o.MaxNorm,
+	if o.Kind == "grpo" {
+		if err := o.Loss.Ready(); err != nil {
+			return fmt.Errorf("objective: loss.%w", err)
+		}
+	}
+	for name, v := range map[string]float64{"lr": o.LR, "max_norm": o.MaxNorm,
 		"beta1": o.Weight.Beta1, "beta2": o.Weight.Beta2, "eps": o.Weight.Eps, "decay": o.Weight.Decay} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return fmt.Errorf("objective: %s is %v", name, v)
@@ -288,6 +293,6 @@ func checkFinite(b batch.Batch, o batch.Objective) error {
 
 // wireObjective names the constants as the learner reads them.
 func wireObjective(o batch.Objective) map[string]any {
-	return map[string]any{"kind": o.Kind, "clip_low": o.ClipLow, "clip_high": o.ClipHigh, "lr": o.LR, "max_norm": o.MaxNorm,
+	return map[string]any{"kind": o.Kind, "loss": o.Loss, "lr": o.LR, "max_norm": o.MaxNorm,
 		"beta1": o.Weight.Beta1, "beta2": o.Weight.Beta2, "eps": o.Weight.Eps, "decay": o.Weight.Decay}
 }

@@ -12,6 +12,7 @@ import (
 	"xragent/trainer"
 	"xragent/trainer/batch"
 	"xragent/trainer/learnertest"
+	"xragent/trainer/loss"
 )
 
 type fixture struct {
@@ -62,7 +63,7 @@ func TestConformance(t *testing.T) {
 }
 
 func grpo() batch.Objective {
-	return batch.Objective{Kind: "grpo", ClipLow: 0.2, ClipHigh: 0.2, LR: 0.1, Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8}}
+	return batch.Objective{Kind: "grpo", Loss: loss.Default(), LR: 0.1, Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8}}
 }
 
 // An image travels once, whatever batches hold it.

@@ -19,6 +19,7 @@ import (
 	"xragent/dataset/columnar"
 	"xragent/rollout"
 	"xragent/trainer/batch"
+	"xragent/trainer/loss"
 )
 
 const (
@@ -120,8 +121,7 @@ func (s *script) missing(body []byte) (any, error) {
 
 type objective struct {
 	Kind                         string
-	ClipLow                      float64 `json:"clip_low"`
-	ClipHigh                     float64 `json:"clip_high"`
+	Loss                         loss.Config
 	LR, Beta1, Beta2, Eps, Decay float64
 	MaxNorm                      float64 `json:"max_norm"`
 }
@@ -196,7 +196,7 @@ func (s *state) loss(b batch.Batch, o objective) (st batch.Stats, gradient [voca
 			if o.Kind == "grpo" {
 				ratio := math.Exp(lp - float64(r.Logprobs[i]))
 				loss, slope = -ratio*r.Advantage, -ratio*r.Advantage
-				if bounded := min(max(ratio, 1-o.ClipLow), 1+o.ClipHigh); bounded*r.Advantage < ratio*r.Advantage {
+				if bounded := min(max(ratio, 1-o.Loss.ClipLow), 1+o.Loss.ClipHigh); bounded*r.Advantage < ratio*r.Advantage {
 					loss, slope = -bounded*r.Advantage, 0
 				}
 				st.ApproxKL += (ratio - 1 - math.Log(ratio)) / n

@@ -3,10 +3,13 @@
 //
 // It is pure. Rows keep the ids that the engine saw; observations and prompts
 // have loss mask 0. Denominators are counted over the whole batch, so that the
-// loss does not depend on how it is split into micro-batches.
+// loss does not depend on how it is split into micro-batches (package loss).
 package batch
 
-import "xragent/rollout"
+import (
+	"xragent/rollout"
+	"xragent/trainer/loss"
+)
 
 // A Row is one sequence to train on. All slices over tokens have the length of IDs.
 type Row struct {
@@ -24,14 +27,13 @@ type Batch struct {
 	Tokens int // sum of LossMask over all rows: the token-level denominator
 }
 
-// An Objective names the loss and its constants.
+// An Objective says what one optimizer step minimises, and how it goes there.
 type Objective struct {
-	Kind     string  // "sft" or "grpo"
-	ClipLow  float64 // ratio clipped to [1-ClipLow, 1+ClipHigh]
-	ClipHigh float64
-	LR       float64 // of this step, after warm-up and decay
-	Weight   Adam
-	MaxNorm  float64 // gradient clipping by global norm; 0: none
+	Kind    string      // "sft" or "grpo"
+	Loss    loss.Config // of grpo
+	LR      float64     // of this step, after warm-up and decay
+	Weight  Adam
+	MaxNorm float64 // gradient clipping by global norm; 0: none
 }
 
 // Adam holds AdamW's constants.
@@ -50,4 +52,7 @@ type Stats struct {
 	LogpDiff  float64 `json:"logp_diff"`  // mean |learner - behaviour| before the update
 	Tokens    int     `json:"tokens"`     // loss tokens
 	AllTokens int     `json:"all_tokens"` // tokens of the forward pass
+
+	KL     float64 `json:"kl,omitempty"`     // mean estimate against the reference, where the loss has one
+	Weight float64 `json:"weight,omitempty"` // mean importance weight, where the loss corrects by one
 }

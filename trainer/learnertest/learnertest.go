@@ -12,6 +12,7 @@ import (
 	"xragent/rollout"
 	"xragent/trainer"
 	"xragent/trainer/batch"
+	"xragent/trainer/loss"
 )
 
 // A Setup is a kind of learner under test and what it can be trained on.
@@ -25,7 +26,7 @@ type Setup struct {
 }
 
 func (s Setup) objective(kind string) batch.Objective {
-	return batch.Objective{Kind: kind, ClipLow: 0.2, ClipHigh: 0.28, LR: s.LR, MaxNorm: 1,
+	return batch.Objective{Kind: kind, Loss: loss.Default(), LR: s.LR, MaxNorm: 1,
 		Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Decay: 0.01}}
 }
 
@@ -47,7 +48,7 @@ func step(t *testing.T, l trainer.Learner, b batch.Batch, o batch.Objective) bat
 	return st
 }
 
-func loss(t *testing.T, l trainer.Learner, b batch.Batch) float64 {
+func lossOf(t *testing.T, l trainer.Learner, b batch.Batch) float64 {
 	t.Helper()
 	v, err := l.Evaluate(context.Background(), b)
 	if err != nil {
@@ -69,7 +70,7 @@ func TestLearner(t *testing.T, s Setup) {
 
 func (s Setup) testLearns(t *testing.T) {
 	l := s.New(t)
-	before := loss(t, l, s.Batch)
+	before := lossOf(t, l, s.Batch)
 	first := step(t, l, s.Batch, s.objective("sft"))
 	if math.Abs(first.Loss-before) > 1e-4*before {
 		t.Errorf("the first step's loss is %v, evaluated before it %v", first.Loss, before)
@@ -77,11 +78,11 @@ func (s Setup) testLearns(t *testing.T) {
 	for range 9 {
 		step(t, l, s.Batch, s.objective("sft"))
 	}
-	after := loss(t, l, s.Batch)
+	after := lossOf(t, l, s.Batch)
 	if after >= before {
 		t.Errorf("loss %v before, %v after ten steps", before, after)
 	}
-	if again := loss(t, l, s.Batch); again != after {
+	if again := lossOf(t, l, s.Batch); again != after {
 		t.Errorf("evaluating changed the loss from %v to %v", after, again)
 	}
 }
@@ -113,11 +114,11 @@ func (s Setup) testNoAdvantage(t *testing.T) {
 	}
 	o := s.objective("grpo")
 	o.Weight.Decay = 0
-	before := loss(t, l, s.Batch)
+	before := lossOf(t, l, s.Batch)
 	if st := step(t, l, b, o); st.GradNorm != 0 || st.Loss != 0 {
 		t.Errorf("gradient norm %v, loss %v, want 0", st.GradNorm, st.Loss)
 	}
-	if after := loss(t, l, s.Batch); after != before {
+	if after := lossOf(t, l, s.Batch); after != before {
 		t.Errorf("loss %v before, %v after a step without advantage", before, after)
 	}
 }
@@ -134,7 +135,7 @@ func (s Setup) testEqualCalls(t *testing.T) {
 func (s Setup) testRefuses(t *testing.T) {
 	l := s.New(t)
 	step(t, l, s.Batch, s.objective("sft"))
-	before := loss(t, l, s.Batch)
+	before := lossOf(t, l, s.Batch)
 	bad := s.objective("grpo")
 	bad.LR = math.NaN()
 	tests := []struct {
@@ -155,7 +156,7 @@ func (s Setup) testRefuses(t *testing.T) {
 		if st, err := l.Step(context.Background(), test.b, test.o); err == nil {
 			t.Errorf("%s: accepted, %+v", test.name, st)
 		}
-		if after := loss(t, l, s.Batch); after != before {
+		if after := lossOf(t, l, s.Batch); after != before {
 			t.Errorf("%s: a refused step changed the loss from %v to %v", test.name, before, after)
 		}
 	}
@@ -186,7 +187,7 @@ func (s Setup) testSaveLoad(t *testing.T) {
 	if err := other.Load(context.Background(), t.TempDir()); err == nil {
 		t.Error("an empty folder was loaded")
 	}
-	if after, untouched := loss(t, other, s.Batch), loss(t, l, s.Batch); after != untouched {
+	if after, untouched := lossOf(t, other, s.Batch), lossOf(t, l, s.Batch); after != untouched {
 		t.Errorf("a failed load changed the loss to %v from %v", after, untouched)
 	}
 }

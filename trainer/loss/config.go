@@ -95,6 +95,26 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// Resolved returns c with its length set, where it needs one that it lacks.
+func (c Config) Resolved(longest float64) Config {
+	if c.Aggregate == SeqMeanTokenSumNorm && c.Length == 0 {
+		c.Length = longest
+	}
+	return c
+}
+
+// Ready reports why a learner could not use c: what Validate says, or a length
+// that was not resolved.
+func (c Config) Ready() error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if c.Aggregate == SeqMeanTokenSumNorm && c.Length == 0 {
+		return fmt.Errorf("length = 0: aggregate %s divides by it", c.Aggregate)
+	}
+	return nil
+}
+
 // checkNumbers refuses what no setting may be: negative, NaN or infinite.
 func (c Config) checkNumbers() error {
 	for _, f := range []struct {

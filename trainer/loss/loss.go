@@ -29,6 +29,8 @@ type Token struct {
 	Slope float64 // derivative of the row's sum of terms by its log-prob
 	Ratio float64 // that the surrogate used; the row's own under a sequence ratio
 	KL    float64 // estimate against the reference, without its coefficient
+
+	Weight float64 // of the correction; 1 without
 }
 
 // Tokens fills out with the terms of a row, one a loss token.
@@ -52,6 +54,7 @@ func (c Config) Tokens(r Row, out []Token) {
 			weight = c.Correction.weight(r.Old[t] - r.Behaviour[t])
 		}
 		out[t] = c.surrogate(lp, log, r.Advantage)
+		out[t].Weight = weight
 		out[t].Loss *= weight
 		out[t].Slope *= weight
 		if c.KL.Coef > 0 {

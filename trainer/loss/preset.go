@@ -3,7 +3,9 @@ package loss
 import "fmt"
 
 // The presets. Each is what the named code does by default, or what its paper
-// says, for one optimizer step a batch; every field can be set on its own.
+// says, for one optimizer step a batch; every field can be set on its own. The
+// code bases compute the old policy's log-probs anew before the step, which
+// makes the ratio 1; the papers' old policy is the one that sampled.
 //
 //	xragent   the default: the ratio is taken to the behaviour policy, higher
 //	          upper clip, mean over the batch's tokens
@@ -43,12 +45,12 @@ func Preset(name string) (Config, error) {
 	if name == XRAgent {
 		return c, nil
 	}
-	c.Old, c.ClipHigh = Learner, 0.2
+	c.ClipHigh = 0.2
 	switch name {
 	case Verl:
-		c.DualClip, c.LogClamp, c.KL.Estimator = 3, 20, K3Clamped
+		c.Old, c.DualClip, c.LogClamp, c.KL.Estimator = Learner, 3, 20, K3Clamped
 	case TRL:
-		c.Advantage = "trl"
+		c.Old, c.Advantage = Learner, "trl"
 		c.Correction = Correction{Level: PerSequence, Mode: Mask, High: 3}
 	case DrGRPO:
 		c.Advantage, c.Aggregate = "drgrpo", SeqMeanTokenSumNorm
@@ -60,8 +62,8 @@ func Preset(name string) (Config, error) {
 	case CISPO:
 		c.Surrogate, c.ClipLow, c.ClipHigh = ClipWeight, 1, 4
 	case NeMoLOO:
-		c.Advantage, c.CountEps = "nemo-loo", 1e-8
-		c.LogClamp, c.KL = 0, KL{Coef: 0.01, Estimator: K3Clamped}
+		c.Old, c.Advantage, c.CountEps = Learner, "nemo-loo", 1e-8
+		c.KL = KL{Coef: 0.01, Estimator: K3Clamped}
 	default:
 		return Config{}, fmt.Errorf("preset = %q: must be one of %v", name, Presets)
 	}
