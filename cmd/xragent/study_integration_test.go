@@ -1,0 +1,99 @@
+//go:build integration
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"xragent/study"
+)
+
+// studyFile has every kind of arm once.
+const studyFile = `
+pipeline: tiny.yaml
+set: [eval.controls=none, eval.questions=8, eval.max_tokens=64]
+seeds: [1, 2]
+baseline: sft
+arms:
+  - {name: untrained, begin: none}
+  - {name: sft}
+  - {name: rl-only, begin: none, train: grpo}
+  - {name: sft-rl, train: grpo}
+  - {name: sft-more, train: sft, compute: sft-rl, set: [sft.optimizer.lr=1e-3]}
+  - {name: permuted, train: grpo, set: [grpo.permute_rewards=true]}
+  - {name: gated, train: grpo, against: sft-rl, set: [reward.variant=gated]}
+  - {name: tools-off, train: grpo, against: sft-rl, set: [grpo.tools=false]}
+  - {name: gate-off, train: grpo, against: sft-rl, set: [grpo.gate=off]}
+claim: {arm: sft-rl, over: sft, above: sft-more, control: permuted, gain: 5}
+`
+
+const studyPipeline = `
+data: {phantom: {train: 40, validation: 8, test: 8}}
+corpus: {samples: 40}
+policy: {embedded: {threads: 1}}
+sft: {max_steps: 20, eval_every: 10, batch_tokens: 2048}
+grpo: {steps: 4, prompts: 2, group_size: 4, checkpoint_every: 1, max_tokens: 64}
+reward: {variant: additive}
+tools: {deadline: 5m}
+`
+
+// TestIntegrationStudy kills a study again and again; gone on with, it ends in
+// the table of one that was left alone, manifests included. So does a cell made
+// again by its command.
+func TestIntegrationStudy(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"study.yaml": studyFile, "tiny.yaml": studyPipeline} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, calm, rough := filepath.Join(dir, "study.yaml"), filepath.Join(dir, "calm"), filepath.Join(dir, "rough")
+	start(t, "study", file, "--dir", calm, "--parallel", "2").succeed(t)
+	want := readTable(t, calm)
+	for _, at := range []string{"shared-1: begun", "shared-1: done", "sft-rl-1: begun", "sft-more-1: begun", "gate-off-1: done", "permuted-2: begun"} {
+		p := start(t, "study", file, "--dir", rough, "--resume")
+		p.says(t, at)
+		p.kill(t)
+	}
+	p := start(t, "study", file, "--dir", rough, "--resume")
+	p.says(t, "rl-only-2: begun")
+	p.interrupt(t)
+	if code := p.wait(t); code != exitInterrupted {
+		t.Errorf("interrupted, exit code %d, want %d", code, exitInterrupted)
+	}
+	start(t, "study", file, "--dir", rough, "--resume").succeed(t)
+	if got := readTable(t, rough); !bytes.Equal(got, want) {
+		t.Errorf("after kills the table is\n%s\nleft alone it is\n%s", got, want)
+	}
+
+	again := filepath.Join(dir, "again")
+	start(t, "study", file, "--arm", "permuted", "--seed", "2", "--dir", again).succeed(t)
+	var all, one study.Table
+	if err := json.Unmarshal(want, &all); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(readTable(t, again), &one); err != nil {
+		t.Fatal(err)
+	}
+	if len(all.Cells) != 18 || len(one.Cells) != 1 {
+		t.Fatalf("%d cells and %d, want 18 and 1", len(all.Cells), len(one.Cells))
+	}
+	for _, c := range all.Cells {
+		if c.Arm == "permuted" && c.Seed == 2 && c.Manifest != one.Cells[0].Manifest {
+			t.Errorf("made again the cell's manifest is %s, it was %s", one.Cells[0].Manifest, c.Manifest)
+		}
+	}
+}
+
+func readTable(t *testing.T, dir string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "study", "table.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
