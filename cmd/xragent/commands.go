@@ -231,8 +231,9 @@ func phantomCommand() *cobra.Command {
 	cmd.Flags().IntVar(&cfg.Test, "test", 50, "studies of the test split")
 	cmd.AddCommand(certifyCommand())
 	cmd.Flags().IntVar(&cfg.OOD, "ood", 0, "studies of the out-of-distribution split")
+	layouts := cmd.Flags().Bool("layouts", true, "also write DIR/layouts: the files of MIMIC-CXR-JPG, VQA-RAD, SLAKE and ChestAgentBench")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return phantomOut(cmd.Context(), args[0], cfg, newProgress(cmd.ErrOrStderr(), "phantoms"))
+		return phantomOut(cmd.Context(), args[0], cfg, *layouts, newProgress(cmd.ErrOrStderr(), "phantoms"))
 	}
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"xragent/dataset/columnar"
 	"xragent/dataset/jsonl"
 	"xragent/dataset/phantom"
+	"xragent/dataset/phantom/layout"
 	"xragent/dataset/vqarad"
 	"xragent/internal/blobs"
 )
@@ -173,18 +174,32 @@ func (s *session) keep(ctx context.Context, all []dataset.Sample, image func(str
 // sheetStudies is how many studies the contact sheet shows.
 const sheetStudies = 12
 
-// phantomOut writes a phantom data set, with a contact sheet to look at.
-func phantomOut(ctx context.Context, dir string, cfg phantom.Config, p *progress) error {
+// phantomOut writes a phantom data set, with a contact sheet to look at, and
+// where asked for the same studies in the layouts of public data sets.
+func phantomOut(ctx context.Context, dir string, cfg phantom.Config, layouts bool, p *progress) error {
 	if _, err := jsonl.WritePhantoms(ctx, dir, cfg, p.at); err != nil {
 		return usageError{err}
 	}
+	for name, every := range map[string]int{"sheet.png": 2, "sheet-coarse.png": 4} {
+		if err := writeSheet(filepath.Join(dir, name), cfg, every); err != nil {
+			return err
+		}
+	}
+	if !layouts {
+		return nil
+	}
+	return layout.Write(ctx, filepath.Join(dir, "layouts"), cfg, p.at)
+}
+
+// writeSheet draws the first studies, at a scale or as the policy sees them.
+func writeSheet(path string, cfg phantom.Config, every int) error {
 	var films []*image.Gray
 	for i := range min(sheetStudies, cfg.Studies()) {
 		films = append(films, phantom.Generate(cfg, i).Image)
 	}
 	var sheet bytes.Buffer
-	if err := png.Encode(&sheet, phantom.Sheet(films, 4, 2)); err != nil {
+	if err := png.Encode(&sheet, phantom.Sheet(films, 4, every)); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, "sheet.png"), sheet.Bytes())
+	return writeFile(path, sheet.Bytes())
 }

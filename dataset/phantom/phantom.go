@@ -117,6 +117,11 @@ type Study struct {
 	Image   *image.Gray // Size × Size
 	Truth   Truth
 	Samples []dataset.Sample // images without SHA256 until EncodePNG has set it
+
+	// What a report of the film says: its words, the positive findings in the
+	// order of [Findings], and those too slight to score.
+	Report           string
+	Positive, Masked []string
 }
 
 // Generate makes study index of [0, cfg.Studies()): first the train split, then
@@ -134,7 +139,9 @@ func Describe(cfg Config, index int) Study {
 	p := newPlan(cfg.Seed, split, k)
 	id := studyID(split, k)
 	t := p.truth(id)
-	return Study{ID: id, Split: split, Truth: t, Samples: p.samples(id, t)}
+	s := Study{ID: id, Split: split, Truth: t, Samples: p.samples(id, t), Report: reference(t)}
+	s.Positive, s.Masked = p.labels(t)
+	return s
 }
 
 // Index returns the index of the study with that id, the inverse of Generate.

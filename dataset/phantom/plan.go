@@ -232,7 +232,7 @@ func (p *plan) pneumothorax(rng *rand.Rand, side int) {
 func (p *plan) effusion(rng *rand.Rand, side int) {
 	if !p.large {
 		p.scars(rng)
-		p.scene.findings = slices.DeleteFunc(p.scene.findings, func(f Finding) bool { return f.Name == scar && f.side == side })
+		p.scene.findings = slices.DeleteFunc(p.scene.findings, func(f Finding) bool { return f.Name == Scar && f.side == side })
 		p.add(rng, Finding{Name: Effusion, SizeMM: p.body.fluid[side] * SpacingMM}, side, -1)
 		return
 	}
@@ -240,7 +240,7 @@ func (p *plan) effusion(rng *rand.Rand, side int) {
 	if p.tmpl.name != diagnosisName && chance(rng, 0.6) {
 		mm = between(rng, 100, 200)
 	}
-	p.scene.findings = slices.DeleteFunc(p.scene.findings, func(f Finding) bool { return f.Name == scar && f.side == side })
+	p.scene.findings = slices.DeleteFunc(p.scene.findings, func(f Finding) bool { return f.Name == Scar && f.side == side })
 	p.body.fluid[side] = mm / SpacingMM
 	if mm > 180 { // massive: pushes the mediastinum away
 		p.body.push(-toward(side) * 24)
@@ -253,7 +253,7 @@ func (p *plan) scars(rng *rand.Rand) {
 	for side := range 2 {
 		if p.body.fluid[side] == 0 {
 			p.body.fluid[side] = between(rng, 9, 12) / SpacingMM
-			p.add(rng, Finding{Name: scar}, side, -1)
+			p.add(rng, Finding{Name: Scar}, side, -1)
 		}
 	}
 }
@@ -330,7 +330,7 @@ func (p *plan) setRatio(rng *rand.Rand, ratio float64) {
 
 // collapse takes volume from one lung.
 func (p *plan) collapse(rng *rand.Rand, side int) {
-	f := between(rng, 0.06, 0.10)
+	f := between(rng, 0.08, 0.12)
 	switch {
 	case p.large:
 		f = between(rng, 0.22, 0.30)
@@ -430,7 +430,7 @@ func (p *plan) background(rng *rand.Rand) {
 		often = 0.16
 	}
 	for _, name := range anything {
-		hit := chance(rng, often) && !(name == Effusion && p.has(scar))
+		hit := chance(rng, often) && !(name == Effusion && p.has(Scar))
 		if hit && slices.Contains(p.tmpl.allow, name) && !p.has(name) {
 			p.large = chance(rng, 0.5)
 			if p.kind == dataset.Report {

@@ -173,7 +173,7 @@ func (c *canvas) disease(s *scene, rng *rand.Rand) {
 			c.drawBlob(blob{x: f.X, y: f.Y, rx: r * 1.1, ry: r * 0.9, bright: f.Opacity, soft: 0.45, inLung: true})
 		case Edema:
 			c.texture(&s.film, f, rng)
-		case scar:
+		case Scar:
 			c.serrate(&s.film, f.side)
 		case Pneumothorax:
 			c.pleura(&s.film, f, s.line[f.side])

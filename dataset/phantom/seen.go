@@ -24,7 +24,7 @@ func (t Truth) Seen(region string) string {
 	case part == "apex":
 		return t.seenOn(side, Pneumothorax, "pleural line", "no pleural line")
 	case part == "costophrenic angle":
-		return t.seenOn(side, Effusion, "fluid", t.seenOn(side, scar, "scar", "sharp angle"))
+		return t.seenOn(side, Effusion, "fluid", t.seenOn(side, Scar, "scar", "sharp angle"))
 	}
 	return ""
 }

@@ -210,7 +210,7 @@ func (f Finding) sentence() string {
 		return fmt.Sprintf("There is consolidation in the %s %s zone.", f.Side, f.Zone)
 	case Edema:
 		return fmt.Sprintf("Edema-like texture in the %s %s zone.", f.Side, f.Zone)
-	case scar:
+	case Scar:
 		return fmt.Sprintf("The %s costophrenic angle is scarred.", f.Side)
 	case Pneumothorax:
 		return fmt.Sprintf("There is a pneumothorax on the %s with a gap of %.0f mm.", f.Side, f.SizeMM)

@@ -28,7 +28,7 @@ const (
 	MaskFailure     Fault = "mask_failure" // something dense hides a border from a segmenter
 )
 
-// The names of findings. [Findings] are those that a report may name.
+// The names of findings. [Findings] are those that count in report-style answers.
 const (
 	Cardiomegaly     = "cardiomegaly"
 	Effusion         = "effusion"
@@ -38,7 +38,7 @@ const (
 	VolumeLoss       = "volume loss"
 	TubeMalposition  = "tube malposition"
 	Edema            = "edema"
-	scar             = "pleural scar" // blunts a costophrenic angle as little fluid does
+	Scar             = "pleural scar" // blunts a costophrenic angle as little fluid does
 	tube             = "tube"         // well placed
 	mediastinalShift = "mediastinal shift"
 )

@@ -41,7 +41,7 @@ var layers = []layer{
 	{packages: []string{"internal/bus", "internal/blobs", "dataset/columnar"}}, // edge leaves
 	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot", "dataset/phantom/certify"}},
 	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver", "eval/control", "eval/page",
-		"dataset/jsonl", "dataset/vqarad", "web"}},
+		"dataset/jsonl", "dataset/vqarad", "dataset/phantom/layout", "web"}},
 	{packages: []string{"configs", "study"}},
 	{packages: []string{"cmd/xragent"}},
 }
