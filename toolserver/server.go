@@ -312,8 +312,11 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 			return rollout.Bundle{}, err
 		}
 		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: st.server.inDomain(v.domain)}
-		if v.masks != nil {
-			in.Masks = measure.Masks(*v.masks)
+		switch m := v.masks; {
+		case m != nil && v.domain == "phantom":
+			in.Masks = measure.Masks(*m)
+		case m != nil:
+			in.Structures = &measure.Structures{RightLung: m.RightLung, LeftLung: m.LeftLung, Heart: m.Heart}
 		}
 		b := measure.Assess(in, preset)
 		if anyAdmitted(b) {

@@ -83,6 +83,7 @@ func judge(in Input, g *geometry) *verdicts {
 	v.add(everything, "segmenter_domain", passIf(in.InDomain), 0, 0, fmt.Sprintf("no segmenter for images of domain %q", in.Meta.Domain))
 	v.viewByTags(in)
 	if g == nil {
+		v.patternWithoutMasks(in)
 		if in.InDomain {
 			v.add(everything, "lungs_found", rollout.Fail, 0, 2, in.Failed)
 		}
@@ -94,9 +95,17 @@ func judge(in Input, g *geometry) *verdicts {
 	return v
 }
 
+// patternWithoutMasks says of a radiograph that was not segmented whether it
+// looks like a chest.
+func (v *verdicts) patternWithoutMasks(in Input) {
+	if in.Meta.Domain != "phantom" && in.Image != nil && !in.Image.Rect.Empty() {
+		v.pattern(chestPattern(in.Image))
+	}
+}
+
 func (v *verdicts) viewByTags(in Input) {
-	lateral := in.Meta.View == "LATERAL"
-	v.add(everything, "frontal", passIf(!lateral), 0, 0, "tagged as a lateral film")
+	other := in.Meta.View == "LATERAL" || in.Meta.View == "OTHER"
+	v.add(everything, "frontal", passIf(!other), 0, 0, fmt.Sprintf("view is %s by %s, not a frontal chest", in.Meta.View, in.Meta.ViewFrom))
 	if age := in.Meta.AgeYears; age > 0 {
 		v.atLeast(everything, "adult", age, adultFrom, "adult thresholds do not hold for children")
 	}

@@ -6,8 +6,11 @@
 // is pass, fail or unknown, and unknown is not pass. Results are deterministic:
 // the same masks and metadata give the same bundle.
 //
-// Sides are the patient's. The thresholds were set on synthetic films; no
-// number here is a clinical claim.
+// There are two gates. A phantom's uses the landmarks that its segmenter finds.
+// A radiograph's uses tags, masks and pixels alone.
+//
+// Sides are the patient's; nothing is ever flipped. No number here is a clinical
+// claim.
 package measure
 
 import (
@@ -63,37 +66,70 @@ type Input struct {
 	Image    *image.Gray
 	Meta     dataset.Image
 	InDomain bool   // the segmenter is made for such images
-	Masks    Masks  // zero when Failed, or out of domain
+	Masks    Masks  // of a phantom; zero when Failed, or out of domain
 	Failed   string // why the segmenter found nothing
+
+	// Structures are a radiograph's masks, which are judged by themselves and the
+	// pixels: no landmarks are needed. Second are those of another segmenter, nil
+	// where there is none; their agreement is checked.
+	Structures *Structures
+	Second     *Structures
+	CTR        string // the ratio's variant on Structures; "" for ColumnExtent
 }
 
 // Assess returns the bundle of one image. Measurements that could be computed
 // have their values also where they are not admitted. Shown is left empty.
 func Assess(in Input, preset Preset) rollout.Bundle {
+	if in.Structures != nil && in.InDomain {
+		return assessFilm(in, *in.Structures, preset)
+	}
 	b := rollout.Bundle{Variant: Variant}
 	var g *geometry
 	if in.InDomain && in.Failed == "" && in.Masks.RightLung != nil && in.Masks.LeftLung != nil {
 		g = newGeometry(in.Masks)
 	}
-	checks := judge(in, g)
+	fill(&b, judge(in, g), preset, g.value, phantoms)
+	return b
+}
+
+// assessFilm is Assess of a radiograph.
+func assessFilm(in Input, s Structures, preset Preset) rollout.Bundle {
+	if in.CTR == "" {
+		in.CTR = ColumnExtent
+	}
+	b := rollout.Bundle{Variant: in.CTR + "/" + Version}
+	list := Numbers(s, in.CTR, in.Meta)
+	value := func(name string) (float64, bool) {
+		for _, n := range list {
+			if n.Name == name {
+				return n.Value, true
+			}
+		}
+		return 0, false
+	}
+	fill(&b, judgeFilm(in, s), preset, value, radiographs)
+	return b
+}
+
+// fill puts values, categories and verdicts into the bundle.
+func fill(b *rollout.Bundle, checks *verdicts, preset Preset, value func(string) (float64, bool), words bands) {
 	admitted := map[string]bool{}
 	all := true
 	for _, name := range rollout.Measurements {
 		admitted[name] = checks.admit(name)
 		all = all && admitted[name]
 	}
-	ctr, _ := g.value(rollout.CTR)
+	ctr, _ := value(rollout.CTR)
 	for _, name := range rollout.Measurements {
 		m := rollout.Measurement{Name: name, Checks: checks.of(name)}
-		if m.Value, m.Computed = g.value(name); m.Computed {
+		if m.Value, m.Computed = value(name); m.Computed {
 			m.Value = round(m.Value)
-			m.Category = category(name, m.Value, ctr, checks.projection)
+			m.Category = words.category(name, m.Value, ctr, checks.projection)
 		}
 		m.Admitted = m.Computed && admitted[name] && (all || preset == PerMeasurement)
 		b.Measurements = append(b.Measurements, m)
 	}
 	b.Reasons = checks.reasons()
-	return b
 }
 
 // round keeps three decimals, which is what is shown and cited.
@@ -155,33 +191,41 @@ func (g *geometry) value(name string) (v float64, ok bool) {
 	return v, true
 }
 
-// The bands of the categories. A lung counts as small, and the mediastinum as
-// shifted, outside what healthy synthetic films show.
+// The bands of the heart's categories.
 const (
-	normalBelow       = 0.48 // PA: CTR below is normal
-	enlargedAbove     = 0.52 // PA: CTR above is enlarged, between is borderline
-	normalBelowAP     = 0.50 // AP magnifies: below is normal all the same
-	enlargedFromAP    = 0.60 // AP: from here on enlarged all the same
-	asymmetryHalfBand = 0.06 // two standard deviations of healthy films about expectedAsymmetry
-	shiftHalfBand     = 0.02
+	normalBelow    = 0.48 // PA: CTR below is normal
+	enlargedAbove  = 0.52 // PA: CTR above is enlarged, between is borderline
+	normalBelowAP  = 0.50 // AP magnifies: below is normal all the same
+	enlargedFromAP = 0.60 // AP: from here on enlarged all the same
 )
 
-// expectedAsymmetry returns ln(A_R/A_L) of healthy lungs. With the heart cut
-// out the right one is the larger, and the more so the larger the heart: a line
-// fitted to 1,601 synthetic films without lost volume, fluid or fault (standard
-// deviation 0.028), moved by the masks' own bias.
-func expectedAsymmetry(ctr float64) float64 { return 0.46*ctr - 0.10 }
+// bands say from where on a lung counts as small and the mediastinum as
+// shifted: outside two standard deviations of what one kind of masks shows.
+type bands struct {
+	asymmetry Reference
+	shift     float64 // usual value
+	shiftHalf float64
+}
+
+// phantoms is fitted to 1,601 synthetic films without lost volume, fluid or
+// fault, moved by the masks' own bias. With the heart cut out the right lung is
+// the larger, and the more so the larger the heart.
+var phantoms = bands{asymmetry: Reference{Name: "phantoms", Intercept: -0.10, Slope: 0.46, SD: 0.03}, shiftHalf: 0.02}
+
+// radiographs has the upper mediastinum between the lungs' inner edges, which
+// the aortic arch moves to the left.
+var radiographs = bands{asymmetry: people, shift: 0.028, shiftHalf: 0.035}
 
 // category returns the word for a value; "" where none may be given. An
 // unknown projection gives the heart a number without a category.
-func category(name string, v, ctr float64, projection string) string {
+func (b bands) category(name string, v, ctr float64, projection string) string {
 	switch name {
 	case rollout.CTR:
 		return heartCategory(v, projection)
 	case rollout.Asymmetry:
-		return band(v-expectedAsymmetry(ctr), asymmetryHalfBand, "right smaller", "left smaller")
+		return band(v-b.asymmetry.Intercept-b.asymmetry.Slope*ctr, 2*b.asymmetry.SD, "right smaller", "left smaller")
 	case rollout.Shift:
-		return band(v, shiftHalfBand, "right", "left")
+		return band(v-b.shift, b.shiftHalf, "right", "left")
 	}
 	return ""
 }

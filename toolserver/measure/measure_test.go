@@ -122,7 +122,7 @@ func TestHeartCategory(t *testing.T) {
 		{"", 0.30, ""}, {"", 0.70, ""},
 	}
 	for _, tt := range tests {
-		if got := category(rollout.CTR, tt.ctr, tt.ctr, tt.projection); got != tt.want {
+		if got := phantoms.category(rollout.CTR, tt.ctr, tt.ctr, tt.projection); got != tt.want {
 			t.Errorf("%s %.3f: %q, want %q", tt.projection, tt.ctr, got, tt.want)
 		}
 	}
@@ -178,7 +178,7 @@ func TestSmallerLung(t *testing.T) {
 		ln, ctr float64
 		want    string
 	}{{0.10, 0.45, "normal"}, {0.18, 0.45, "left smaller"}, {0.18, 0.60, "normal"}, {0.03, 0.45, "right smaller"}} {
-		if got := category(rollout.Asymmetry, tt.ln, tt.ctr, "PA"); got != tt.want {
+		if got := phantoms.category(rollout.Asymmetry, tt.ln, tt.ctr, "PA"); got != tt.want {
 			t.Errorf("ln %.2f at CTR %.2f: %q, want %q", tt.ln, tt.ctr, got, tt.want)
 		}
 	}

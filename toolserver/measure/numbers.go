@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"xragent/dataset"
 	"xragent/rollout"
 )
 
@@ -49,6 +50,32 @@ func (n Number) scaled(spacingMM float64) Number {
 		n.Lines[i].MM = spacingMM * math.Hypot(l.B.X-l.A.X, l.B.Y-l.A.Y)
 	}
 	return n
+}
+
+// Numbers returns every measurement that the masks allow, in a fixed order; what
+// they do not allow is left out, and so are angles where pixels may not be
+// square. Millimetres stand where meta knows the spacing.
+func Numbers(s Structures, variant string, meta dataset.Image) []Number {
+	spacingMM := meta.SpacingMM
+	var list []Number
+	keep := func(n Number, err error) {
+		if err == nil && !math.IsNaN(n.Value) && !math.IsInf(n.Value, 0) {
+			list = append(list, n)
+		}
+	}
+	ctr, err := CTR(s, variant, spacingMM)
+	keep(ctr, err)
+	ref := people
+	if err != nil {
+		ref = Reference{}
+	}
+	keep(Asymmetry(s, ref, ctr.Value))
+	keep(Shift(s, spacingMM))
+	keep(UpperMediastinum(s, spacingMM))
+	if meta.SquarePx {
+		keep(Carina(s))
+	}
+	return list
 }
 
 // CTR returns the cardiothoracic ratio in one of the variants.
