@@ -69,6 +69,9 @@ var routes = []route{
 	{words: []string{"findings"}, seen: append(slices.Clone(general), "heart large"), tool: parseTool, part: "each lung", more: apices},
 }
 
+// lateral is what a film shows of which no region can be asked for.
+var lateral = []string{"lateral view"}
+
 // direct returns the calls that serve the question best. They depend on the
 // question's words and the coarse view alone.
 func direct(question string, coarse []string) []ask {
@@ -77,7 +80,7 @@ func direct(question string, coarse []string) []ask {
 		if !slices.ContainsFunc(r.words, func(w string) bool { return strings.Contains(question, w) }) {
 			continue
 		}
-		if r.tool == "" || shows(coarse, r.seen) {
+		if r.tool == "" || shows(coarse, r.seen) || r.tool != lookupTool && shows(coarse, lateral) {
 			return nil
 		}
 		return r.asks(question)
