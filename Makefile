@@ -1,4 +1,4 @@
-.PHONY: help build run test check fmt vet lint race integration bench parity dashboards
+.PHONY: help build run certify test check fmt vet lint race integration bench parity dashboards
 GO ?= go
 BIN := bin/xragent
 
@@ -29,8 +29,14 @@ lint:        ## golangci-lint, where it is installed
 integration: ## The built program under kills, with external workers, and scraped by Debian's Prometheus
 	scripts/integration.sh
 
+certify: build ## Examine the phantom world before anything is trained on it; writes docs/certificate.json
+	$(BIN) phantom certify --out docs/certificate.json
+
 bench:       ## Benchmarks, as ratios within one run
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./internal/simd ./policy/embedded ./reward ./rollout/queue
+
+parity:      ## Our losses against verl's, TRL's and PyTorch's; needs uv, which fetches some GB of Python packages
+	learner/parity/run.sh
 
 dashboards:  ## Regenerate the Grafana dashboard and alert rules from the metric registry
 	$(GO) test ./web -run TestGeneratedFiles -update

@@ -32,10 +32,14 @@ func certifyCommand() *cobra.Command {
 			small.Seed, small.Threads, small.Only = cfg.Seed, cfg.Threads, cfg.Only
 			cfg = small
 		}
-		if !(scale > 0) {
-			return usageError{fmt.Errorf("--scale %v: want more than 0", scale)}
+		if !(scale > 0) || scale > 100 {
+			return usageError{fmt.Errorf("--scale %v: want more than 0, at most 100", scale)}
 		}
-		return certifyWorld(cmd.Context(), cfg.Scaled(scale), out, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		cfg = cfg.Scaled(scale)
+		if err := cfg.Validate(); err != nil {
+			return usageError{err}
+		}
+		return certifyWorld(cmd.Context(), cfg, out, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }

@@ -66,7 +66,8 @@ func (c Config) Scaled(by float64) Config {
 	return c
 }
 
-func (c Config) validate() error {
+// Validate reports the first field that makes c unusable.
+func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
 		n    int
@@ -126,7 +127,7 @@ func (e *examination) stages() []stage {
 // Run examines the generator that the program was built with. Report is told
 // of each stage; nil: nobody is.
 func Run(ctx context.Context, cfg Config, tools Tools, report func(stage string)) (Certificate, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return Certificate{}, err
 	}
 	if report == nil {
