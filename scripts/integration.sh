@@ -19,4 +19,4 @@ fi
 PATH="$PATH:$PWD/bin/prometheus/usr/bin"
 prometheus --version 2>&1 | head -1
 make build
-XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 60m -tags integration -run Integration -v -p 1 ./cmd/xragent ./web
+XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 2h -tags integration -run Integration -v -p 1 ./cmd/xragent ./web

@@ -36,8 +36,8 @@ queue: {ack_wait: 5s}
 web: {listen: ""}
 `
 
-// limit bounds one process; none needs a thirtieth of it on an idle machine.
-const limit = 10 * time.Minute
+// limit bounds one process; none needs a tenth of it on an idle machine.
+const limit = 30 * time.Minute
 
 // A run is a run's folder under test, and how it is started.
 type run struct {

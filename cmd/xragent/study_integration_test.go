@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"xragent/study"
@@ -56,11 +57,11 @@ func TestIntegrationStudy(t *testing.T) {
 	want := readTable(t, calm)
 	for _, at := range []string{"shared-1: begun", "shared-1: done", "sft-rl-1: begun", "sft-more-1: begun", "gate-off-1: done", "permuted-2: begun"} {
 		p := start(t, "study", file, "--dir", rough, "--resume")
-		p.says(t, at)
+		reaches(t, p, at)
 		p.kill(t)
 	}
 	p := start(t, "study", file, "--dir", rough, "--resume")
-	p.says(t, "rl-only-2: begun")
+	reaches(t, p, "rl-only-2: begun")
 	p.interrupt(t)
 	if code := p.wait(t); code != exitInterrupted {
 		t.Errorf("interrupted, exit code %d, want %d", code, exitInterrupted)
@@ -86,6 +87,19 @@ func TestIntegrationStudy(t *testing.T) {
 		if c.Arm == "permuted" && c.Seed == 2 && c.Manifest != one.Cells[0].Manifest {
 			t.Errorf("made again the cell's manifest is %s, it was %s", one.Cells[0].Manifest, c.Manifest)
 		}
+	}
+}
+
+// reaches waits for a moment of a cell, or for its end where an earlier kill
+// came too late to be before it.
+func reaches(t *testing.T, p *process, moment string) {
+	t.Helper()
+	name, _, _ := strings.Cut(moment, ":")
+	if !p.until(t, func() bool {
+		said := p.stderr()
+		return strings.Contains(said, moment) || strings.Contains(said, name+": was done already")
+	}) {
+		t.Fatalf("ended without saying %q", moment)
 	}
 }
 
