@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"xragent/trainer/loss"
 )
 
 func readText(t *testing.T, text string, settings ...string) (Run, error) {
@@ -61,5 +63,62 @@ func TestReadWholeNumbersAndFloats(t *testing.T) {
 	run, err := readText(t, "grpo: {steps: 1e3}\nreward: {lambda_m: 1}\n", "reward.lambda_t=0.1")
 	if err != nil || run.GRPO.Steps != 1000 || run.Reward.LambdaM != 1 || run.Reward.LambdaT != 0.1 {
 		t.Errorf("%v, %+v %+v", err, run.GRPO, run.Reward)
+	}
+}
+
+// A preset gives every setting of the loss; the file and --set stand over it,
+// whatever their order.
+func TestLossPresets(t *testing.T) {
+	for _, name := range loss.Presets {
+		want, err := loss.Preset(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, given := range [][2]string{{"grpo: {loss: {preset: " + name + "}}", ""}, {"", "grpo.loss.preset=" + name}} {
+			var settings []string
+			if given[1] != "" {
+				settings = []string{given[1]}
+			}
+			run, err := readText(t, given[0], settings...)
+			if err != nil || run.GRPO.Loss != want {
+				t.Errorf("%s: %v\n%+v, want\n%+v", name, err, run.GRPO.Loss, want)
+			}
+		}
+	}
+	run, err := readText(t, "grpo:\n  loss: {kl: {coef: 0.01}, clip_high: 0.5, preset: gspo}\n", "grpo.loss.clip_low=0.1")
+	want, _ := loss.Preset("gspo")
+	want.KL.Coef, want.ClipHigh, want.ClipLow = 0.01, 0.5, 0.1
+	if err != nil || run.GRPO.Loss != want {
+		t.Errorf("%v, %+v, want %+v", err, run.GRPO.Loss, want)
+	}
+	text, err := run.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Parse(text); err != nil || again.GRPO.Loss != want {
+		t.Errorf("read back: %v, %+v", err, again.GRPO.Loss)
+	}
+}
+
+func TestLossRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		"{preset: ppo}":                                `grpo: loss.preset = "ppo": must be one of`,
+		"{preset: }":                                   "grpo.loss.preset has no value",
+		"{presett: verl}":                              `unknown field "presett": did you mean preset?`,
+		"{advantage: gae}":                             `grpo: loss.advantage = "gae": must be one of`,
+		"{clip_low: 2}":                                "grpo: loss.clip_low = 2",
+		"{preset: verl, clip_high: 0.3}":               "grpo.loss.clip_high has no effect with grpo.loss.old learner",
+		"{kl: {estimator: k1}}":                        "grpo.loss.kl.estimator has no effect with grpo.loss.kl.coef 0",
+		"{kl: {coef: -1}}":                             "grpo: loss.kl.coef = -1",
+		"{correction: {mode: mask}}":                   "grpo.loss.correction.mode has no effect with grpo.loss.correction.level none",
+		"{correction: {level: token, high: 2}}":        "every weight is 1 with old behaviour",
+		"{preset: trl, correction: {low: 4}}":          "correction.low = 4, high = 3",
+		"{aggregate: seq-mean-token-sum, length: 100}": "length = 100: no effect",
+		"{surrogate: cispo, dual_clip: 3}":             "no effect with surrogate cispo",
+		"{aggregate: mean}":                            "must be one of [token-mean token-sum seq-mean-token-mean",
+	} {
+		if _, err := readText(t, "grpo: {loss: "+text+"}\n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
 	}
 }

@@ -290,7 +290,7 @@ def main():
             file.parent.mkdir(exist_ok=True)
             file.write_text(text(fixtures))
         bad += same(f"{package}/testdata/peers.json", json.loads(text(fixtures)), json.loads(file.read_text()))
-    print("\n".join(bad[:40]))
+    print(*bad[:40], sep="\n", end="\n" if bad else "")
     print(f"losses: {len(made['loss']['losses'])} cases of loss and gradient, {len(made['loss']['splits'])} splits, "
           f"{len(made['advantage']['groups'])} groups; {peers.VERSIONS}; {len(bad)} differences")
     return 1 if bad else 0
