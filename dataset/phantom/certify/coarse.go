@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"xragent/dataset/phantom"
 	"xragent/dataset/phantom/certify/internal/cnn"
@@ -79,15 +80,26 @@ func newReader(train []*study, seed uint64) *reader {
 	return r
 }
 
+// The classes of questions that have heads of their own: those that the coarse
+// view should suffice for, and all others.
+const (
+	coarseClass = "coarse: "
+	toolClass   = "other: "
+)
+
+func classOf(s *study) string {
+	if s.need() == phantom.NeedCoarse {
+		return coarseClass
+	}
+	return toolClass
+}
+
 // headNames are the heads of a question: those of its template and those of its
 // template and place, first for the answer, then for the need.
 func headNames(s *study) (answer, need []string) {
 	t := s.question.Template
 	at := t + "/" + places(s.question.Prompt.Question)
-	class := "tool: "
-	if s.need() == phantom.NeedCoarse {
-		class = "coarse: "
-	}
+	class := classOf(s)
 	return []string{class + t, class + at}, []string{"need: " + t, "need: " + at}
 }
 
@@ -190,21 +202,70 @@ func (r *reader) answer(s *study, pixels []uint8) string {
 // A score compares the reader with the most frequent answers.
 type score struct{ right, majority, n int }
 
+func (s score) plus(o score) score {
+	return score{s.right + o.right, s.majority + o.majority, s.n + o.n}
+}
+
 func (s score) figure(group, name string) Figure {
 	f := share(group, name, s.right, s.n)
-	f.Note = fmt.Sprintf("majority %.3f", float64(s.majority)/float64(s.n))
+	f.Note = fmt.Sprintf("majority %.3f", float64(s.majority)/float64(max(s.n, 1)))
 	return f
 }
 
-// judge writes the reader's figures. The majority is that of the template
-// within the class of need, since the reader is told the class.
-func (e *examination) judge(r *reader, train, test []*study, views [][]uint8) {
-	class := func(all []*study, coarse bool) []*study {
-		return slices.DeleteFunc(asked(all), func(s *study) bool { return (s.need() == phantom.NeedCoarse) != coarse })
+// scores are kept by any name, the needs' and the templates' among them.
+type scores map[string]score
+
+func (s scores) add(hit score, names ...string) {
+	for _, n := range names {
+		s[n] = s[n].plus(hit)
 	}
-	priors := map[bool]prior{true: newPrior(class(train, true)), false: newPrior(class(train, false))}
-	byNeed, byTemplate := map[phantom.Need]score{}, map[string]score{}
-	var tools score
+}
+
+const reading = "coarse view: a small convolutional network"
+
+// judge writes the reader's figures.
+func (e *examination) judge(r *reader, train, test []*study, views [][]uint8) {
+	s := r.scores(train, test, views)
+	e.add(s["coarse"].figure(reading, "questions that it should suffice for").atLeast(0.90))
+	tool := s["any tool"]
+	e.add(tool.figure(reading, "questions that need a tool").atMost(float64(tool.majority)/float64(tool.n) + 0.05))
+	for _, n := range phantom.Needs {
+		if n.Need != phantom.NeedCoarse {
+			e.add(s[string(n.Need)].figure(reading, "  need "+string(n.Need)))
+		}
+	}
+	e.add(r.needFigure(test, views))
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		if strings.Contains(name, ": ") {
+			e.add(s[name].figure(reading, "  "+name))
+		}
+	}
+}
+
+// scores asks the reader every question. The majority is that of the template
+// within the class of need, since the reader is told the class.
+func (r *reader) scores(train, test []*study, views [][]uint8) scores {
+	priors := map[string]prior{}
+	for _, class := range []string{coarseClass, toolClass} {
+		priors[class] = newPrior(slices.DeleteFunc(asked(train), func(s *study) bool { return classOf(s) != class }))
+	}
+	out := scores{}
+	for i, s := range test {
+		if s.report() {
+			continue
+		}
+		class, t := classOf(s), s.question.Template
+		hit := score{one(r.answer(s, views[i]) == s.answer), one(priors[class][t] == s.answer), 1}
+		out.add(hit, s.question.Need, class+t)
+		if s.tool() {
+			out.add(hit, "any tool")
+		}
+	}
+	return out
+}
+
+// needFigure says how well the reader tells whether a tool is needed.
+func (r *reader) needFigure(test []*study, views [][]uint8) Figure {
 	var scores []float64
 	var tool []bool
 	for i, s := range test {
@@ -212,35 +273,6 @@ func (e *examination) judge(r *reader, train, test []*study, views [][]uint8) {
 		if h := r.find(need); len(h) > 0 {
 			scores, tool = append(scores, float64(r.net.Outputs(views[i], h...)[0])), append(tool, s.tool())
 		}
-		if s.report() {
-			continue
-		}
-		coarse := s.need() == phantom.NeedCoarse
-		hit := score{one(r.answer(s, views[i]) == s.answer), one(priors[coarse][s.question.Template] == s.answer), 1}
-		byNeed[s.need()] = byNeed[s.need()].plus(hit)
-		key := "tool: "
-		if coarse {
-			key = "coarse: "
-		}
-		byTemplate[key+s.question.Template] = byTemplate[key+s.question.Template].plus(hit)
-		if s.tool() {
-			tools = tools.plus(hit)
-		}
 	}
-	const group = "coarse view: a small convolutional network"
-	e.add(byNeed[phantom.NeedCoarse].figure(group, "questions that it should suffice for").atLeast(0.90))
-	e.add(tools.figure(group, "questions that need a tool").atMost(float64(tools.majority)/float64(tools.n) + 0.05))
-	for _, n := range phantom.Needs {
-		if s := byNeed[n.Need]; s.n > 0 && n.Need != phantom.NeedCoarse {
-			e.add(s.figure(group, "  need "+string(n.Need)))
-		}
-	}
-	e.add(aucFigure(group, "AUC of tool needed, from text and coarse view", scores, tool).atLeast(0.85))
-	for _, k := range slices.Sorted(maps.Keys(byTemplate)) {
-		e.add(byTemplate[k].figure(group, "  "+k))
-	}
-}
-
-func (s score) plus(o score) score {
-	return score{s.right + o.right, s.majority + o.majority, s.n + o.n}
+	return aucFigure(reading, "AUC of tool needed, from text and coarse view", scores, tool).atLeast(0.85)
 }

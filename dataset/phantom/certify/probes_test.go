@@ -3,11 +3,15 @@ package certify
 import (
 	"context"
 	"fmt"
+	"image"
 	"math"
 	"math/rand/v2"
 	"testing"
 
+	"golang.org/x/image/draw"
+
 	"xragent/dataset"
+	"xragent/dataset/phantom"
 )
 
 // TestScorerFindsALeak holds that the text probe finds what is in the words,
@@ -116,5 +120,22 @@ func TestPlaces(t *testing.T) {
 		if got := places(question); got != want {
 			t.Errorf("places(%q) = %q, want %q", question, got, want)
 		}
+	}
+}
+
+// TestCoarseView compares with another implementation of the same kernel.
+func TestCoarseView(t *testing.T) {
+	film := phantom.Generate(phantom.Config{Seed: 2, Test: 1}, 0).Image
+	want := image.NewGray(image.Rect(0, 0, 128, 128))
+	draw.CatmullRom.Scale(want, want.Rect, film, film.Rect, draw.Src, nil)
+	off := 0
+	for i, v := range thinned(film) {
+		x, y := i%128, i/128
+		if x >= 2 && y >= 2 && x < 126 && y < 126 { // borders are handled differently
+			off = max(off, int(v)-int(want.Pix[i]), int(want.Pix[i])-int(v))
+		}
+	}
+	if off > 1 {
+		t.Errorf("the coarse view is up to %d grey levels off", off)
 	}
 }
