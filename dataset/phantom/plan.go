@@ -236,7 +236,7 @@ func (p *plan) effusion(rng *rand.Rand, side int) {
 		p.add(rng, Finding{Name: Effusion, SizeMM: p.body.fluid[side] * SpacingMM}, side, -1)
 		return
 	}
-	mm := between(rng, 62, 68)
+	mm := between(rng, 54, 60)
 	if p.tmpl.name != diagnosisName && chance(rng, 0.6) {
 		mm = between(rng, 100, 200)
 	}
@@ -393,7 +393,7 @@ func (p *plan) pair(rng *rand.Rand, same bool) {
 	}
 	p.nodule(rng, side, rng.IntN(2), pick(rng, smooth, spiculated)) // above the fluid
 	p.large = true
-	p.body.fluid[other] = between(rng, 62, 90) / SpacingMM
+	p.body.fluid[other] = between(rng, 54, 60) / SpacingMM
 	p.add(rng, Finding{Name: Effusion, SizeMM: p.body.fluid[other] * SpacingMM}, other, -1)
 }
 

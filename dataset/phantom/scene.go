@@ -82,9 +82,9 @@ func drawThorax(rng *rand.Rand, ratio float64, split dataset.Split) thorax {
 		spine: between(rng, 249, 263), apex: between(rng, 66, 88),
 		trachea: between(rng, -2.5, 1.5), clavicle: between(rng, -2, 2),
 	}
-	half, dome := between(rng, 170, 194), between(rng, 372, 398)
+	half, dome := between(rng, 170, 194), t.apex+between(rng, 298, 316)
 	if split == dataset.OOD {
-		half, dome = pick(rng, between(rng, 152, 166), between(rng, 196, 204)), between(rng, 350, 410)
+		half, dome = pick(rng, between(rng, 152, 166), between(rng, 196, 204)), t.apex+pick(rng, between(rng, 290, 297), between(rng, 317, 328))
 	}
 	t.half = [2]float64{half, half * between(rng, 0.98, 1.02)}
 	t.dome = [2]float64{dome, dome + between(rng, 4, 12)}
@@ -99,10 +99,14 @@ func (t *thorax) setCTR(ratio, share float64) {
 	t.heart = [2]float64{w * share, w * (1 - share)}
 }
 
+// risen is how far a diaphragm rises when its lung has lost all its volume: so
+// little that the loss is not taken for a poor inspiration.
+const risen = 40
+
 // shrink takes the share f of a lung's volume.
 func (t *thorax) shrink(side int, f float64) {
 	t.half[side] *= 1 - f
-	t.dome[side] -= 120 * f
+	t.dome[side] -= risen * f
 }
 
 // push moves the mediastinum by px, positive to the left.

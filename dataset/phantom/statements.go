@@ -40,7 +40,7 @@ func (p *plan) misled(t Truth) bool {
 		healthy := p.body
 		for side, f := range p.loss {
 			healthy.half[side] /= 1 - f
-			healthy.dome[side] += 120 * f
+			healthy.dome[side] += risen * f
 		}
 		return toward(p.lost())*(t.Apparent.Asymmetry-healthy.measures().Asymmetry) < 0
 	default:
@@ -109,7 +109,7 @@ func (f Finding) coarse() string {
 	case Consolidation:
 		return fmt.Sprintf("%s %s zone opaque", f.Side, f.Zone)
 	case Effusion:
-		if f.SizeMM >= 60 {
+		if f.SizeMM >= 50 {
 			return f.Side + " base opaque"
 		}
 	case Pneumothorax:
