@@ -25,11 +25,13 @@ type film struct {
 	contact    float64    // greatest length along which lungs touch an edge of the field
 	heartTall  float64    // heart's height of the lungs'
 	offset     float64    // upper mediastinum left of the middle of the chest's walls
+	clavicles  float64    // middle of the clavicles' ends left of the spine; NaN when not known
 	area       [2]float64 // of the field
 	narrow     float64    // narrower lung over wider
 	short      float64    // lower lung over higher
 	whole      float64    // least share of a structure that is its largest piece
 	overlap    float64    // share of the heart that is lung
+	filled     float64    // heart's width of the gap between the lungs, on its middle rows
 	flat       float64    // greatest share of a lung without any texture
 	dense      float64    // greatest share of a lung that is brighter than the middle
 }
@@ -56,6 +58,7 @@ func newFilm(gray *image.Gray, s Structures) *film {
 	if x, _ := s.airway(y0, y1); !math.IsNaN(x) {
 		f.offset = (x - s.wallsBetween(y0, y1)) / chest
 	}
+	f.clavicles = s.claviclesOff() / chest
 	f.lungs(s, right, left, field)
 	f.grey(p, s)
 	return f
@@ -74,6 +77,27 @@ func (f *film) lungs(s Structures, right, left, field image.Rectangle) {
 		}
 	}
 	f.overlap = overlapOf(s)
+	f.filled = heartInGap(s)
+}
+
+// heartInGap returns how much of the gap between the lungs the heart takes: the
+// median over the middle half of its rows. It is 1 where it borders on both
+// lungs; NaN where no row has both.
+func heartInGap(s Structures) float64 {
+	r, _ := extent(s.Heart)
+	var shares []float64
+	for y := r.Min.Y + r.Dy()/4; y < r.Max.Y-r.Dy()/4; y++ {
+		a, b, ok := s.gap(y)
+		first, end, isHeart := row(s.Heart, y)
+		if ok && isHeart && b > a {
+			shares = append(shares, float64(end-first)/(b-a))
+		}
+	}
+	if len(shares) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(shares)
+	return shares[len(shares)/2]
 }
 
 func overlapOf(s Structures) float64 {
@@ -305,7 +329,8 @@ func reduced(gray *image.Gray, s Structures) (*image.Gray, Structures) {
 		}
 		return out
 	}
-	return averaged(gray, w, h), Structures{shrink(s.RightLung), shrink(s.LeftLung), shrink(s.Heart), shrink(s.Trachea), shrink(s.Mediastinum), shrink(s.Spine)}
+	return averaged(gray, w, h), Structures{shrink(s.RightLung), shrink(s.LeftLung), shrink(s.Heart),
+		shrink(s.Trachea), shrink(s.Mediastinum), shrink(s.Spine), shrink(s.RightClavicle), shrink(s.LeftClavicle)}
 }
 
 // averaged returns gray at w × h pixels, each the mean of those under it.
@@ -429,6 +454,6 @@ func (f *film) values() []struct {
 	}{
 		{"pattern", f.pattern}, {"contrast", f.contrast}, {"heart_low", f.heartLow}, {"heart_left", f.heartLeft}, {"tilt", f.tilt},
 		{"proportion", f.proportion}, {"share", f.share}, {"contact", f.contact}, {"heart_tall", f.heartTall}, {"offset", f.offset},
-		{"area", slices.Min(f.area[:])}, {"narrow", f.narrow}, {"short", f.short}, {"whole", f.whole}, {"overlap", f.overlap}, {"flat", f.flat}, {"dense", f.dense},
+		{"area", slices.Min(f.area[:])}, {"narrow", f.narrow}, {"short", f.short}, {"whole", f.whole}, {"overlap", f.overlap}, {"heart_gap", f.filled}, {"flat", f.flat}, {"dense", f.dense},
 	}
 }

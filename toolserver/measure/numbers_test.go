@@ -108,6 +108,18 @@ func TestAsymmetryAndShift(t *testing.T) {
 	}
 }
 
+func TestClavicles(t *testing.T) {
+	s := chest()
+	if !math.IsNaN(s.claviclesOff()) {
+		t.Error("clavicles that are not known are off the spine")
+	}
+	s.Spine = box(image.Rect(240, 0, 280, 512))
+	s.RightClavicle, s.LeftClavicle = box(image.Rect(120, 60, 240, 80)), box(image.Rect(290, 60, 400, 80))
+	if got := s.claviclesOff(); got != 5 {
+		t.Errorf("clavicles' middle at 265, spine at 260: %v off, want 5", got)
+	}
+}
+
 // TestCarina draws bronchi of a known angle.
 func TestCarina(t *testing.T) {
 	for _, c := range []struct{ right, left float64 }{{30, 30}, {25, 45}, {20, 20}, {35, 40}} {
@@ -174,7 +186,7 @@ func TestMirror(t *testing.T) {
 // both extents of a ratio within one pixel, an area within half a pixel along
 // its outline.
 func TestPhantoms(t *testing.T) {
-	cfg := phantom.Config{Seed: 5, Train: 30}
+	cfg := phantom.Config{Seed: 5, Train: 15}
 	alpha := func(m phantom.Mask) *image.Alpha { return &image.Alpha{Pix: m.Pix, Stride: m.Stride, Rect: m.Rect} }
 	worst, n := 0.0, 0
 	for i := range cfg.Studies() {

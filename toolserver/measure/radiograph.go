@@ -25,9 +25,10 @@ const (
 	maxHeartTall               = 0.68 // films 0.38 to 0.66
 	minNarrow, minShort        = 0.60, 0.75
 	minWhole                   = 0.90
-	maxOverlap                 = 0.05 // films 0.01; 0.31 where a lung is drawn through the heart
-	maxFlat                    = 0.05 // films 0.01
-	denseUnknown               = 0.15 // films 0.05
+	maxOverlap                 = 0.05       // films 0.01; 0.31 where a lung is drawn through the heart
+	gapPass, gapMost           = 0.88, 1.15 // films 0.98 to 1.01; 1.35 and more where a lung is drawn through the heart
+	maxFlat                    = 0.05       // films 0.01
+	denseUnknown               = 0.15       // films 0.05
 	minAgreement               = 0.80
 )
 
@@ -103,8 +104,19 @@ func (v *verdicts) viewOfFilm(f *film) {
 	v.proportions(f.proportion)
 	v.between(everything, "panels", f.share, sharePass, shareFail, "the chest fills little of the image: several panels, or a cut-out")
 	v.atMost(areas, "cropping", f.contact, maxContact, "a lung reaches the film's edge")
-	v.orUnknown(sides, "rotation", math.Abs(f.offset-usualOffset), offsetBand, "the mediastinum is off the middle: rotated or shifted, clavicles would tell")
+	v.rotation(f)
 	v.orUnknown(ctrOnly, "inspiration", f.heartTall, maxHeartTall, "the heart takes much of the lungs' height: poor inspiration or a large heart")
+}
+
+// rotation goes by the clavicles where they and the spine are known. Without
+// them a mediastinum in its usual place speaks against a rotation; one that is
+// off it may be either rotated or shifted, and nothing here tells which.
+func (v *verdicts) rotation(f *film) {
+	if !math.IsNaN(f.clavicles) {
+		v.atMost(sides, "rotation", math.Abs(f.clavicles), maxRotation, "clavicles are not centred on the spine")
+		return
+	}
+	v.orUnknown(sides, "rotation", math.Abs(f.offset-usualOffset), offsetBand, "the mediastinum is off the middle: rotated or shifted, clavicles would tell")
 }
 
 // proportions judges the chest's width over the lungs' height. Sound films of
@@ -135,6 +147,8 @@ func (v *verdicts) masksOfFilm(f *film) {
 	v.atLeast(areas, "height_ratio", f.short, minShort, "one lung is much lower")
 	v.atLeast(everything, "components", f.whole, minWhole, "a mask falls into pieces")
 	v.atMost(lnOnly, "overlap", f.overlap, maxOverlap, "a lung is drawn through the heart: areas follow another convention")
+	v.between(ctrOnly, "heart_gap", f.filled, gapPass, gapPass-0.08, "the heart's mask does not reach the lungs")
+	v.orUnknown(ctrOnly, "heart_in_lung", f.filled, gapMost, "the heart's mask reaches into the lungs, or they into it")
 	v.atMost(areas, "texture", f.flat, maxFlat, "part of a lung has one grey level: covered")
 	v.orUnknown(areas, "filled", f.dense, denseUnknown, "part of a lung is as bright as the middle: opaque, covered, or no lung")
 }

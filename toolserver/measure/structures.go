@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"math"
 	"slices"
 )
 
@@ -16,6 +17,8 @@ type Structures struct {
 	Trachea     *image.Alpha // with the main bronchi where they were found
 	Mediastinum *image.Alpha // the upper one
 	Spine       *image.Alpha
+
+	RightClavicle, LeftClavicle *image.Alpha
 }
 
 // What can be wrong with masks.
@@ -29,7 +32,8 @@ var (
 // need reports the first of the named masks that cannot be measured.
 func (s Structures) need(names ...string) error {
 	masks := map[string]*image.Alpha{"right lung": s.RightLung, "left lung": s.LeftLung, "heart": s.Heart,
-		"trachea": s.Trachea, "mediastinum": s.Mediastinum, "spine": s.Spine}
+		"trachea": s.Trachea, "mediastinum": s.Mediastinum, "spine": s.Spine,
+		"right clavicle": s.RightClavicle, "left clavicle": s.LeftClavicle}
 	var size image.Point
 	for _, name := range names {
 		m := masks[name]
@@ -60,6 +64,20 @@ func (s Structures) lungs() (right, left image.Rectangle, err error) {
 		return right, left, ErrSides
 	}
 	return right, left, nil
+}
+
+// claviclesOff returns how far the middle between the clavicles' medial ends
+// lies left of the spine, in pixels; NaN where one of the three is not known. It
+// is the textbooks' sign of a rotated patient.
+func (s Structures) claviclesOff() float64 {
+	if s.need("right clavicle", "left clavicle", "spine") != nil {
+		return math.NaN()
+	}
+	right, _ := extent(s.RightClavicle)
+	left, _ := extent(s.LeftClavicle)
+	middle := float64(right.Max.X+left.Min.X) / 2
+	spine := rowsCentre(s.Spine, min(right.Min.Y, left.Min.Y), max(right.Max.Y, left.Max.Y))
+	return middle - spine
 }
 
 // A Point is a place in the image, in pixels from its upper left corner: a
