@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 )
 
 // A Job is one piece of work. It begins once those named in After have ended
@@ -17,107 +16,104 @@ type Job struct {
 }
 
 // ErrSkipped is wrapped by the error of a job that was not begun, since one
-// that it needs failed.
+// that it needs failed or ctx had ended.
 var ErrSkipped = errors.New("not begun")
 
-// Schedule runs jobs, at most limit at once and in their order where they are
-// free to. Jobs that do not need one that failed still run. It returns the
-// errors of all, in the jobs' order, each with the job's name. A job must come
-// behind those that it needs.
+// Schedule runs jobs, at most limit at once, each time the first that is free to
+// begin. Jobs that do not need one that failed still run. It returns the errors
+// of all, in the jobs' order, each with the job's name. A job must come behind
+// those that it needs.
 func Schedule(ctx context.Context, limit int, jobs []Job) error {
-	states := make(map[string]*state, len(jobs))
-	for _, j := range jobs {
-		s := &state{done: make(chan struct{})}
-		for _, name := range j.After {
-			need, ok := states[name]
-			if !ok {
-				panic("study: job " + j.Name + " needs " + name + ", which is not before it")
+	s := &schedule{jobs: jobs, states: make([]state, len(jobs)), errs: make([]error, len(jobs)), ended: make(chan int)}
+	s.check()
+	for busy := 0; ; {
+		for i := s.next(ctx); i >= 0 && busy < limit; i = s.next(ctx) {
+			s.states[i] = running
+			busy++
+			go func() {
+				s.errs[i] = jobs[i].Do(ctx)
+				s.ended <- i
+			}()
+		}
+		if busy == 0 {
+			return s.err()
+		}
+		i := <-s.ended
+		busy--
+		s.states[i] = done
+		if s.errs[i] != nil {
+			s.states[i] = failed
+		}
+	}
+}
+
+type state int
+
+const (
+	waiting state = iota
+	running
+	done
+	failed
+)
+
+type schedule struct {
+	jobs   []Job
+	states []state
+	errs   []error // of a running job the job's own
+	ended  chan int
+}
+
+func (s *schedule) find(name string) int {
+	return slices.IndexFunc(s.jobs, func(j Job) bool { return j.Name == name })
+}
+
+func (s *schedule) check() {
+	for i, j := range s.jobs {
+		for _, need := range j.After {
+			if at := s.find(need); at < 0 || at >= i {
+				panic("study: job " + j.Name + " needs " + need + ", which is not before it")
 			}
-			s.needs = append(s.needs, need)
 		}
-		states[j.Name] = s
 	}
-	turn := newTurnstile(limit, len(jobs))
-	var wg sync.WaitGroup
-	errs := make([]error, len(jobs))
-	for i, j := range jobs {
-		wg.Go(func() {
-			s := states[j.Name]
-			defer close(s.done)
-			if s.err = s.run(ctx, turn, i, j); s.err != nil {
-				errs[i] = fmt.Errorf("%s: %w", j.Name, s.err)
+}
+
+// next returns the first job that is free to begin, or -1. On its way it gives
+// up those that never will be.
+func (s *schedule) next(ctx context.Context) int {
+	for i, j := range s.jobs {
+		if s.states[i] != waiting {
+			continue
+		}
+		free := true
+		for _, need := range j.After {
+			switch s.states[s.find(need)] {
+			case failed:
+				s.skip(i, errors.New("one that it needs failed"))
+			case done:
+			default:
+				free = false
 			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-// A state is what has become of a job; err is set before done is closed.
-type state struct {
-	needs []*state
-	done  chan struct{}
-	err   error
-}
-
-func (s *state) run(ctx context.Context, turn *turnstile, place int, j Job) error {
-	for _, need := range s.needs {
-		<-need.done // which ends soon once ctx has
-		if need.err != nil {
-			turn.leave(place)
-			return fmt.Errorf("%w: one that it needs failed", ErrSkipped)
+		}
+		if s.states[i] == waiting && ctx.Err() != nil {
+			s.skip(i, context.Cause(ctx))
+		}
+		if s.states[i] == waiting && free {
+			return i
 		}
 	}
-	turn.enter(place)
-	defer turn.leave(place)
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", ErrSkipped, context.Cause(ctx))
-	}
-	return j.Do(ctx)
+	return -1
 }
 
-// A turnstile lets a number of jobs in at once; of those that wait the first
-// in order goes first.
-type turnstile struct {
-	mu      sync.Mutex
-	free    int
-	inside  []bool
-	waiting []chan struct{} // nil: not waiting
+func (s *schedule) skip(i int, why error) {
+	s.states[i], s.errs[i] = failed, fmt.Errorf("%w: %w", ErrSkipped, why)
 }
 
-func newTurnstile(limit, jobs int) *turnstile {
-	return &turnstile{free: limit, inside: make([]bool, jobs), waiting: make([]chan struct{}, jobs)}
-}
-
-func (t *turnstile) enter(place int) {
-	t.mu.Lock()
-	entered := make(chan struct{})
-	t.waiting[place] = entered
-	t.admit()
-	t.mu.Unlock()
-	<-entered
-}
-
-// leave gives the place of a job to the next; of one that never entered there
-// is none to give.
-func (t *turnstile) leave(place int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.inside[place] {
-		t.inside[place] = false
-		t.free++
-	}
-	t.admit()
-}
-
-func (t *turnstile) admit() {
-	for t.free > 0 {
-		i := slices.IndexFunc(t.waiting, func(c chan struct{}) bool { return c != nil })
-		if i < 0 {
-			return
+func (s *schedule) err() error {
+	var all []error
+	for i, err := range s.errs {
+		if err != nil {
+			all = append(all, fmt.Errorf("%s: %w", s.jobs[i].Name, err))
 		}
-		close(t.waiting[i])
-		t.waiting[i], t.inside[i] = nil, true
-		t.free--
 	}
+	return errors.Join(all...)
 }

@@ -22,8 +22,8 @@ func (c EntropyControl) IsZero() bool { return c.Target == 0 }
 
 // Validate reports the first setting without a meaning.
 func (c EntropyControl) Validate() error {
-	if !(c.Target >= 0) || !(c.Least >= 0 && c.Least <= 1) {
-		return fmt.Errorf("target = %v, least = %v: must be at least 0, and least at most 1", c.Target, c.Least)
+	if !(c.Target >= 0) || c.Target > 0 && !(c.Least > 0 && c.Least <= 1) {
+		return fmt.Errorf("target = %v, least = %v: must be at least 0, and least in (0, 1]", c.Target, c.Least)
 	}
 	return nil
 }

@@ -160,19 +160,29 @@ func (g *grpo) batch(step int, groups []int) (b batch.Batch, permuted *Permutati
 	if g.cfg.PermuteRewards {
 		permuted = permutation(g.cfg.Seed, step, groups, len(rewards))
 	}
-	advantages, err := advantage.Compute(g.cfg.Loss.Advantage, ids, permuted.Apply(rewards))
+	advantages, err := Advantages(g.cfg.Loss.Advantage, ids, rewards, permuted, g.cfg.Entropy.weight(g.history))
 	if err != nil {
 		return b, nil, err
 	}
-	rows, positive := make([]batch.Row, len(trajectories)), g.cfg.Entropy.weight(g.history)
+	rows := make([]batch.Row, len(trajectories))
 	for i, t := range trajectories {
-		if advantages[i] > 0 {
-			advantages[i] *= positive
-		}
 		rows[i] = batch.FromTrajectory(t, advantages[i])
 	}
 	b, err = batch.New(rows)
 	return b, permuted, err
+}
+
+// Advantages returns those of the trajectories that a step trains on, given
+// their groups and rewards: by a preset of package advantage, from the rewards
+// that p deals out, the positive ones weighed by positive.
+func Advantages(preset string, groups []int, rewards []float64, p *Permutation, positive float64) ([]float64, error) {
+	values, err := advantage.Compute(preset, groups, p.Apply(rewards))
+	for i, a := range values {
+		if a > 0 {
+			values[i] = a * positive
+		}
+	}
+	return values, err
 }
 
 // record writes the step's lines and forgets its groups.

@@ -114,6 +114,9 @@ func (s *session) row(ctx context.Context, rec radcot.Record, grids map[string]r
 	for _, sha := range rec.Images() {
 		use, ok := grids[sha]
 		if !ok {
+			if !s.blobs.Has(sha) {
+				s.borrow(sha) // Get says where it is missing
+			}
 			data, err := s.blobs.Get(ctx, sha)
 			if err != nil {
 				return batch.Row{}, err

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"xragent/dataset"
 	"xragent/dataset/columnar"
 	"xragent/rollout"
 	"xragent/trainer"
-	"xragent/trainer/advantage"
 )
 
 // records writes the canonical record of GRPO, and from it the trajectories as
@@ -45,62 +45,83 @@ func (s *session) writeTrajectories(canonical, out string, d *samples) error {
 	if err != nil {
 		return err
 	}
-	if err := s.scoreGroups(in, d, func(group []columnar.Scored) error { return w.Write(group...) }); err != nil {
+	steps, err := trainer.ReadSteps(s.path("grpo"))
+	if err != nil {
+		return err
+	}
+	err = s.scoreSteps(in, d, func(step []columnar.Scored) error {
+		if at := step[0].Trajectory.Task.Step; at > len(steps) {
+			return fmt.Errorf("step %d is not in the step log, which has %d", at, len(steps))
+		} else if err := s.setAdvantages(step, steps[at-1]); err != nil {
+			return err
+		}
+		return w.Write(step...)
+	})
+	if err != nil {
 		return err
 	}
 	return w.Close()
 }
 
-// scoreGroups reads canonical lines, in which a group's trajectories are
-// neighbours, and hands each group on with scores and advantages.
-func (s *session) scoreGroups(r io.Reader, d *samples, each func([]columnar.Scored) error) error {
+// scoreSteps reads canonical lines, in which a step's trajectories are
+// neighbours, and hands each step on with its scores.
+func (s *session) scoreSteps(r io.Reader, d *samples, each func([]columnar.Scored) error) error {
 	byID := map[string]dataset.Sample{}
 	for _, sample := range d.all {
 		byID[sample.ID] = sample
 	}
-	var group []columnar.Scored
-	flush := func() error {
-		if len(group) == 0 {
-			return nil
-		}
-		if err := s.setAdvantages(group); err != nil {
-			return err
-		}
-		err := each(group)
-		group = group[:0]
-		return err
-	}
+	var step []columnar.Scored
 	dec := json.NewDecoder(bufio.NewReader(r))
 	for {
 		var t rollout.Trajectory
 		err := dec.Decode(&t)
-		if errors.Is(err, io.EOF) {
-			return flush()
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		if len(group) > 0 && group[0].Trajectory.Task.Group != t.Task.Group {
-			if err := flush(); err != nil {
+		if len(step) > 0 && (err != nil || step[0].Trajectory.Task.Step != t.Task.Step) {
+			if err := each(step); err != nil {
 				return err
 			}
+			step = step[:0]
+		}
+		if err != nil {
+			return nil
 		}
 		score, err := s.cfg.Reward.Score(t, byID[t.Sample])
 		if err != nil {
 			return err
 		}
-		group = append(group, columnar.Scored{Trajectory: t, Score: score})
+		step = append(step, columnar.Scored{Trajectory: t, Score: score})
 	}
 }
 
-func (s *session) setAdvantages(group []columnar.Scored) error {
-	ids, rewards := make([]int, len(group)), make([]float64, len(group))
-	for i := range group {
-		ids[i], rewards[i] = group[i].Trajectory.Task.Group, group[i].Score.Total
+// setAdvantages gives a step's trajectories the advantages that they were
+// trained with. Where rewards were dealt out anew, groups that were left out
+// have none.
+func (s *session) setAdvantages(step []columnar.Scored, rec trainer.StepRecord) error {
+	trained := make([]*columnar.Scored, 0, len(step))
+	for i := range step {
+		trained = append(trained, &step[i])
 	}
-	values, err := advantage.Compute(s.cfg.GRPO.Loss.Advantage, ids, rewards)
+	if p := rec.Permuted; p != nil {
+		place := func(c *columnar.Scored) int { return slices.Index(p.Groups, c.Trajectory.Task.Group) }
+		trained = slices.DeleteFunc(trained, func(c *columnar.Scored) bool { return place(c) < 0 })
+		slices.SortStableFunc(trained, func(a, b *columnar.Scored) int { return place(a) - place(b) })
+		if len(trained) != len(p.Order) {
+			return fmt.Errorf("step %d trained on %d trajectories, the record has %d of its groups", rec.Step, len(p.Order), len(trained))
+		}
+	}
+	groups, rewards := make([]int, len(trained)), make([]float64, len(trained))
+	for i, c := range trained {
+		groups[i], rewards[i] = c.Trajectory.Task.Group, c.Score.Total
+	}
+	positive := rec.PositiveWeight
+	if positive == 0 { // no entropy control
+		positive = 1
+	}
+	values, err := trainer.Advantages(s.cfg.GRPO.Loss.Advantage, groups, rewards, rec.Permuted, positive)
 	for i := range values {
-		group[i].Advantage = values[i]
+		trained[i].Advantage = values[i]
 	}
 	return err
 }
