@@ -48,7 +48,7 @@ type ArmLine struct {
 type Pair struct {
 	Arm     string       `json:"arm"`
 	Against string       `json:"against"`
-	All     eval.Pair    `json:"all"`              // of all seeds' questions together: given these training runs
+	All     eval.Pair    `json:"all"`              // of all seeds' questions together, each counted once: given these training runs
 	Pooled  *eval.Pooled `json:"pooled,omitempty"` // over training runs; nil for one seed
 	Holm    float64      `json:"holm"`             // All.P, adjusted over the table
 }
@@ -139,6 +139,9 @@ func (j judge) marks() []string {
 	if missing != nil {
 		marks = append(marks, "incomplete: without "+strings.Join(missing, ", "))
 	}
+	if len(j.spec.Seeds) > 1 && j.sameQuestions() {
+		marks = append(marks, "all seeds ask the same questions: the arms' intervals count answers, not questions, and are too narrow")
+	}
 	switch n := len(j.spec.Seeds); {
 	case n < eval.SeedsToClaim:
 		marks = append(marks, fmt.Sprintf("%d of the %d seeds that a claim needs: nothing here supports one", n, eval.SeedsToClaim))
@@ -196,7 +199,7 @@ func (j judge) pairs() ([]Pair, error) {
 // there is none.
 func (j judge) pair(arm, against string) (p Pair, ok bool, err error) {
 	var each []eval.Pair
-	fixed, broken, n := 0, 0, 0
+	var all tally
 	for _, seed := range j.spec.Seeds {
 		after, ok := j.cell(arm, seed)
 		before, too := j.cell(against, seed)
@@ -208,9 +211,9 @@ func (j judge) pair(arm, against string) (p Pair, ok bool, err error) {
 			return p, false, fmt.Errorf("study: seed %d: %w", seed, err)
 		}
 		each = append(each, one)
-		fixed, broken, n = fixed+one.Fixed, broken+one.Broken, n+one.N
+		all.add(seed, before.Result, after.Result, j.sameQuestions())
 	}
-	p = Pair{Arm: arm, Against: against, All: eval.NewPair(fixed, broken, n)}
+	p = Pair{Arm: arm, Against: against, All: all.pair()}
 	if len(each) > 1 {
 		pooled, err := eval.Pool(each, j.sameQuestions())
 		if err != nil {
@@ -219,6 +222,51 @@ func (j judge) pair(arm, against string) (p Pair, ok bool, err error) {
 		p.Pooled = &pooled
 	}
 	return p, len(each) > 0, nil
+}
+
+// A tally counts questions by what an arm's change did to them. A question that
+// several seeds ask is one question: it is fixed where more seeds fix than break
+// it, since answers to it do not count as independent (the sign test over
+// clusters).
+type tally struct {
+	at  map[string]int // place of a question
+	net []int          // fixed less broken
+}
+
+func (t *tally) add(seed uint64, before, after eval.Result, same bool) {
+	if t.at == nil {
+		t.at = map[string]int{}
+	}
+	for i, row := range after.Rows {
+		key := row.Sample
+		if !same {
+			key = fmt.Sprint(seed, " ", key)
+		}
+		at, ok := t.at[key]
+		if !ok {
+			at = len(t.net)
+			t.at[key], t.net = at, append(t.net, 0)
+		}
+		switch was := before.Rows[i].Strict; {
+		case row.Strict && !was:
+			t.net[at]++
+		case was && !row.Strict:
+			t.net[at]--
+		}
+	}
+}
+
+func (t *tally) pair() eval.Pair {
+	fixed, broken := 0, 0
+	for _, n := range t.net {
+		switch {
+		case n > 0:
+			fixed++
+		case n < 0:
+			broken++
+		}
+	}
+	return eval.NewPair(fixed, broken, len(t.net))
 }
 
 // named gives a result its arm's name, by which errors speak of it.

@@ -125,6 +125,26 @@ func TestJudgeRefuses(t *testing.T) {
 	}
 }
 
+// Where all seeds ask the same questions, each counts once.
+func TestSameQuestionsCountOnce(t *testing.T) {
+	var outcomes []Outcome
+	for seed := range uint64(3) {
+		for arm, right := range map[string]int{"sft": 50, "rl": 60} {
+			o := cell(arm, 1, 100, 0, right)
+			o.Seed = seed + 1
+			outcomes = append(outcomes, o)
+		}
+	}
+	table, err := Judge(soundSpec(t), outcomes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := table.Pairs[0]
+	if want := eval.NewPair(10, 0, 100); p.All != want || math.Abs(p.Pooled.Gain-0.1) > 1e-12 {
+		t.Errorf("%+v, pooled %+v; want %+v", p.All, p.Pooled, want)
+	}
+}
+
 func TestMissingCellsAreMarked(t *testing.T) {
 	table, err := Judge(soundSpec(t), without(without(believable(), "rl", 1), "additive", 3))
 	if err != nil || !strings.Contains(table.Marks[0], "incomplete: without rl-1, additive-3") {
