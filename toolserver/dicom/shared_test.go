@@ -70,6 +70,51 @@ func TestSamples(t *testing.T) {
 	}
 }
 
+// TestSamplesNameNobody holds that no value of the patient's group, of a
+// private group or of the names and places in group 8 is in what is returned.
+func TestSamplesNameNobody(t *testing.T) {
+	for name := range sampleFiles(t) {
+		data, err := os.ReadFile(filepath.Join(samples, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Decode(data, DefaultLimits)
+		said := fmt.Sprint(err)
+		if m != nil {
+			m.Gray, m.stored = nil, stored{}
+			said = fmt.Sprintf("%+v", m)
+		}
+		for _, secret := range secrets(t, data) {
+			if strings.Contains(said, secret) {
+				t.Errorf("%s: a value that identifies is in %q", name, said)
+			}
+		}
+	}
+}
+
+// secrets are the texts of elements that identify.
+func secrets(t *testing.T, file []byte) []string {
+	t.Helper()
+	data, s, err := open(file, DefaultLimits.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	r := &reader{data: data, syntax: s}
+	for r.left() > 0 {
+		e, err := r.element()
+		if err != nil || e.tag == tagPixels {
+			break
+		}
+		group := e.tag >> 16
+		identifies := group == 0x10 && e.tag != tagAge || group%2 == 1 || e.tag == 0x0008_0080 || e.tag == 0x0008_0090 || e.tag == 0x0008_0050
+		if text := trimText(e.value); identifies && len(text) >= 3 && len(text) < 200 {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
 // missingCodec reports syntaxes that this build does not read.
 func missingCodec(uid string) bool {
 	s, err := syntaxByUID(uid)

@@ -79,7 +79,7 @@ func runsOf(m *image.Alpha, y int) []run {
 // of rows that have two runs. Notches of the outline are shorter than a tenth of
 // the mask's height and are passed over.
 func fork(m *image.Alpha) (apex Point, bottom int, ok bool) {
-	r, _ := extent(m)
+	r := bounds(m)
 	least := max(r.Dy()/10, 3)
 	start := -1
 	for y := r.Min.Y; y < r.Max.Y; y++ {

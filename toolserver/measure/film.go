@@ -41,7 +41,7 @@ func newFilm(gray *image.Gray, s Structures) *film {
 	p, s := reduced(gray, s)
 	field := fieldOf(p)
 	right, left, _ := s.lungs()
-	heart, _ := extent(s.Heart)
+	heart := bounds(s.Heart)
 	chest := float64(left.Max.X - right.Min.X)
 	both := right.Union(left)
 	f := &film{pattern: chestPattern(p)}
@@ -84,7 +84,7 @@ func (f *film) lungs(s Structures, right, left, field image.Rectangle) {
 // median over the middle half of its rows. It is 1 where it borders on both
 // lungs; NaN where no row has both.
 func heartInGap(s Structures) float64 {
-	r, _ := extent(s.Heart)
+	r := bounds(s.Heart)
 	var shares []float64
 	for y := r.Min.Y + r.Dy()/4; y < r.Max.Y-r.Dy()/4; y++ {
 		a, b, ok := s.gap(y)

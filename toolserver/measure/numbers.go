@@ -96,7 +96,7 @@ func CTR(s Structures, variant string, spacingMM float64) (Number, error) {
 		heart = columns("heart", s.Heart)
 		chest = widest("chest", s.chestRow, right.Union(left).Min.Y, right.Union(left).Max.Y)
 	case HeartRow:
-		r, _ := extent(s.Heart)
+		r := bounds(s.Heart)
 		heart = widest("heart", func(y int) (int, int, bool) { return row(s.Heart, y) }, r.Min.Y, r.Max.Y)
 		y := int(heart.A.Y)
 		first, end, ok := s.chestRow(y)

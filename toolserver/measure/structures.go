@@ -58,8 +58,7 @@ func (s Structures) lungs() (right, left image.Rectangle, err error) {
 	if err := s.need("right lung", "left lung"); err != nil {
 		return right, left, err
 	}
-	right, _ = extent(s.RightLung)
-	left, _ = extent(s.LeftLung)
+	right, left = bounds(s.RightLung), bounds(s.LeftLung)
 	if right.Min.X >= left.Min.X || right.Max.X >= left.Max.X {
 		return right, left, ErrSides
 	}
@@ -73,8 +72,7 @@ func (s Structures) claviclesOff() float64 {
 	if s.need("right clavicle", "left clavicle", "spine") != nil {
 		return math.NaN()
 	}
-	right, _ := extent(s.RightClavicle)
-	left, _ := extent(s.LeftClavicle)
+	right, left := bounds(s.RightClavicle), bounds(s.LeftClavicle)
 	middle := float64(right.Max.X+left.Min.X) / 2
 	spine := rowsCentre(s.Spine, min(right.Min.Y, left.Min.Y), max(right.Max.Y, left.Max.Y))
 	return middle - spine
@@ -113,10 +111,20 @@ func row(m *image.Alpha, y int) (first, end int, ok bool) {
 	return first, end, first < end
 }
 
+// bounds returns the smallest rectangle that holds a mask.
+func bounds(m *image.Alpha) (r image.Rectangle) {
+	for y := range m.Rect.Dy() {
+		if first, end, ok := row(m, y); ok {
+			r = r.Union(image.Rect(first, y, end, y+1))
+		}
+	}
+	return r
+}
+
 // columns returns the horizontal extent of a mask as a line, through the rows
 // where its two ends lie.
 func columns(name string, m *image.Alpha) Line {
-	r, _ := extent(m)
+	r := bounds(m)
 	l := Line{Name: name, A: Point{X: float64(r.Min.X)}, B: Point{X: float64(r.Max.X)}}
 	l.A.Y, l.B.Y = rowOf(m, r, true), rowOf(m, r, false)
 	return l
