@@ -1,39 +1,32 @@
 package phantom
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // A canvas is a radiograph in the making: brightness as on a film, 0 black
 // (air) to 255 white (bone, metal).
 type canvas struct {
 	v    []float32 // Size × Size
 	lung []float32 // share of aerated lung at each pixel, for what stays inside lungs
-	fine []float32 // detail that a view at a quarter of the scale must not show
+	fine []float32 // detail that the coarse view must not show
 }
 
 func newCanvas() *canvas {
 	return &canvas{v: make([]float32, Size*Size), lung: make([]float32, Size*Size), fine: make([]float32, Size*Size)}
 }
 
-// settle adds the fine detail, less its mean over every aligned block of 4 × 4
-// pixels: what averages such blocks sees none of it.
+// settle adds the fine detail, less what a coarse view would show of it.
 func (c *canvas) settle() {
-	for by := 0; by < Size; by += coarseStep {
-		for bx := 0; bx < Size; bx += coarseStep {
-			mean := float32(0)
-			for i := range coarseStep * coarseStep {
-				mean += c.fine[(by+i/coarseStep)*Size+bx+i%coarseStep]
-			}
-			mean /= coarseStep * coarseStep
-			for i := range coarseStep * coarseStep {
-				at := (by+i/coarseStep)*Size + bx + i%coarseStep
-				c.v[at] += c.fine[at] - mean
-			}
-		}
+	if !slices.ContainsFunc(c.fine, func(v float32) bool { return v != 0 }) {
+		return
+	}
+	hide(c.fine)
+	for i, v := range c.fine {
+		c.v[i] += v
 	}
 }
-
-// coarseStep is how many source pixels a pixel of the policy's view spans.
-const coarseStep = 4
 
 // ramp returns 0 at x <= 0, 1 at x >= width, and a straight line between.
 func ramp(x, width float64) float64 { return max(0, min(1, x/width)) }

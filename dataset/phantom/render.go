@@ -255,7 +255,7 @@ func (c *canvas) device(s *scene) {
 	c.course(t, thinEnd, stroke{r0: 2.6, r1: 2.6, bright: 9, soft: 4})
 	plain := c.v
 	c.v = c.fine
-	c.course(t, s.tip, stroke{r0: 1, r1: 1, bright: 52, soft: 1})
+	c.course(t, s.tip, stroke{r0: 1, r1: 1, bright: 44, soft: 1})
 	c.v = plain
 }
 

@@ -244,7 +244,7 @@ func (c *canvas) texture(t *thorax, f Finding, rng *rand.Rand) {
 }
 
 // serrate gives the surface in a costophrenic angle the fine jags of a scar;
-// fluid has none. As with texture, a view at a quarter of the scale shows none.
+// fluid has none.
 func (c *canvas) serrate(t *thorax, side int) {
 	for y := int(t.dome[side]); y < Size; y++ {
 		for x := range Size {

@@ -7,7 +7,7 @@ import (
 
 // Sheet arranges images of equal size in a contact sheet with the given number
 // of columns. Every is the step of the thinning: 1 keeps the source's scale, 4
-// averages blocks of 4 × 4 pixels, which is the coarse view.
+// averages blocks of 4 × 4 pixels, which is near the coarse view.
 func Sheet(images []*image.Gray, columns, every int) *image.Gray {
 	const gap = 4
 	tile := Size / every
