@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"image"
 	"image/png"
-	"math"
 	"slices"
 	"strings"
 
@@ -89,63 +88,7 @@ func (w *world) film(s *study) ([]byte, dataset.Image, error) {
 }
 
 // coarse renders a study as the policy sees it.
-func (w *world) coarse(s *study) []uint8 { return thinned(phantom.Render(s.truth)) }
-
-// ratio is how many source pixels make one of the coarse view, in each direction.
-const ratio = phantom.Size / cnn.Side
-
-// taps are the weights of the source pixels around a coarse one: the cubic
-// convolution kernel of Keys 1981 with a = -0.5, widened by the ratio against
-// aliasing, as image processors resize.
-var taps = func() (w [4 * ratio]float32) {
-	sum := 0.0
-	var v [4 * ratio]float64
-	for i := range v {
-		x := math.Abs((float64(i)+0.5)/ratio - 2)
-		switch {
-		case x < 1:
-			v[i] = 1.5*x*x*x - 2.5*x*x + 1
-		case x < 2:
-			v[i] = -0.5*x*x*x + 2.5*x*x - 4*x + 2
-		}
-		sum += v[i]
-	}
-	for i := range w {
-		w[i] = float32(v[i] / sum)
-	}
-	return w
-}()
-
-// thinned resizes a film to the coarse view; beyond its border the film repeats
-// its edge.
-func thinned(film *image.Gray) []uint8 {
-	rows := make([]float32, cnn.Side*phantom.Size)
-	line := make([]float32, phantom.Size+4*ratio)
-	for y := range phantom.Size {
-		for x := range line {
-			line[x] = float32(film.Pix[y*film.Stride+min(max(x-lead, 0), phantom.Size-1)])
-		}
-		for x := range cnn.Side {
-			rows[y*cnn.Side+x] = simd.Dot(taps[:], line[x*ratio:x*ratio+len(taps)])
-		}
-	}
-	out := make([]uint8, cnn.Side*cnn.Side)
-	sums := make([]float32, cnn.Side)
-	for y := range cnn.Side {
-		clear(sums)
-		for i, w := range taps {
-			from := min(max(y*ratio-lead+i, 0), phantom.Size-1) * cnn.Side
-			simd.Axpy(w, rows[from:from+cnn.Side], sums)
-		}
-		for x, v := range sums {
-			out[y*cnn.Side+x] = uint8(min(max(v+0.5, 0), 255))
-		}
-	}
-	return out
-}
-
-// lead is how far the taps reach before the first source pixel of a coarse one.
-const lead = (len(taps) - ratio) / 2
+func (w *world) coarse(s *study) []uint8 { return phantom.Coarse(phantom.Render(s.truth)).Pix }
 
 // decode returns the grey levels of a crop.
 func decode(file []byte) ([]uint8, error) {
