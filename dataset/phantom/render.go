@@ -134,9 +134,7 @@ func (c *canvas) vessels(t *thorax, s *scene, rng *rand.Rand) {
 				r0: 2.6, r1: 0.6, bright: 17, soft: 2.5, inLung: true,
 			})
 		}
-		for range s.style.shadows {
-			c.shadow(t, side, rng)
-		}
+		c.shadows(s, side, rng)
 	}
 	if s.style.mottle > 0 {
 		c.patch(s.style.mottle, rng)

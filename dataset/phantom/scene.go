@@ -192,10 +192,10 @@ func (c *canvas) disease(s *scene, rng *rand.Rand) {
 }
 
 // nodule draws a disc with a margin: rays where it is spiculated, else a faint
-// halo of about the same sum, so that a coarse view of a small one cannot tell.
+// halo of about the same sum. A small one is to a coarse view like the soft
+// shadow that it stands in for.
 func (c *canvas) nodule(f Finding, r float64) {
-	b := blob{x: f.X, y: f.Y, rx: r, ry: r, bright: f.Opacity, soft: min(0.5, 1.6/r), inLung: true}
-	c.drawBlob(b)
+	c.drawBlob(blob{x: f.X, y: f.Y, rx: r, ry: r, bright: f.Opacity, soft: min(0.5, 1.6/r), inLung: true})
 	if f.Margin != spiculated {
 		c.drawBlob(blob{x: f.X, y: f.Y, rx: 2.4 * r, ry: 2.4 * r, bright: haloTone, soft: 1, inLung: true})
 		return
@@ -215,14 +215,26 @@ const (
 	thinAir  = 20. // mm: a pneumothorax up to this shows by its line alone
 )
 
-// shadow draws a vessel seen end on: soft, with the sum of a small nodule, so
-// that a coarse view cannot tell the two apart.
-func (c *canvas) shadow(t *thorax, side int, rng *rand.Rand) {
-	x, y := t.somewhere(side, rng)
-	like := between(rng, smallNodule[0], smallNodule[1]) / SpacingMM / 2
-	r := like + 5
-	sum := 117 * like * like * between(rng, 0.85, 1.25)
-	c.drawBlob(blob{x: x, y: y, rx: r, ry: r, bright: min(36, 3*sum/(math.Pi*r*r)), soft: 1, inLung: true})
+// softShadow is a vessel seen end on, with about the sum of a nodule of that radius.
+func softShadow(x, y, r float64, rng *rand.Rand) blob {
+	wide := r + 5
+	sum := 117 * r * r * between(rng, 0.85, 1.25)
+	return blob{x: x, y: y, rx: wide, ry: wide, bright: min(36, 3*sum/(math.Pi*wide*wide)), soft: 1, inLung: true}
+}
+
+// shadows draws the soft shadows of one lung, less those that small nodules
+// stand in for, so that a coarse view sees equally many with and without.
+func (c *canvas) shadows(s *scene, side int, rng *rand.Rand) {
+	n := s.style.shadows
+	for _, f := range s.findings {
+		if f.Name == Nodule && f.side == side && !f.Large() {
+			n--
+		}
+	}
+	for range n {
+		x, y := s.film.somewhere(side, rng)
+		c.drawBlob(softShadow(x, y, between(rng, smallNodule[0], smallNodule[1])/SpacingMM/2, rng))
+	}
 }
 
 // texture adds a fine pattern to a zone.
