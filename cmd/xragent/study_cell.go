@@ -14,6 +14,7 @@ import (
 	"xragent/configs"
 	"xragent/eval"
 	"xragent/internal/blobs"
+	"xragent/internal/simd"
 	"xragent/reward"
 	"xragent/study"
 	"xragent/trainer"
@@ -34,6 +35,7 @@ type manifest struct {
 	Seed      uint64                       `json:"seed"`
 	Reward    string                       `json:"reward"`    // version of the definitions
 	Generator string                       `json:"generator"` // hash of the phantom generator; "" for other data
+	Kernels   string                       `json:"kernels"`   // accumulation order, on which the last bits depend
 	Data      string                       `json:"data"`
 	Stages    map[string]map[string]string `json:"stages"`  // identity of each trained stage
 	Weights   string                       `json:"weights"` // sha256 of the evaluated weights' file; "" for the untrained
@@ -48,7 +50,10 @@ func (l *lab) makeShared(ctx context.Context, seed uint64) error {
 	}
 	return l.makeRun(ctx, cfg, func(s *session) (manifest, error) {
 		d, err := s.load(ctx)
-		return manifest{Seed: seed, Data: d.digest}, err
+		if err != nil {
+			return manifest{}, err
+		}
+		return manifest{Seed: seed, Generator: l.world.generator, Data: d.digest}, nil
 	})
 }
 
@@ -71,9 +76,12 @@ func (l *lab) makeRun(ctx context.Context, cfg configs.Run, describe func(*sessi
 	if err != nil {
 		return err
 	}
-	if was, err := l.read(name); err == nil && was.Config == settings {
+	switch was, err := l.read(name); {
+	case err == nil && was.Config == settings:
 		l.ended(name, "was done already")
 		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
 	log, err := os.OpenFile(filepath.Join(l.dir, "logs", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -125,16 +133,18 @@ func (l *lab) seal(name string, file cellFile) error {
 	return writeFile(filepath.Join(l.dir, name, "cell.json"), append(text, '\n'))
 }
 
+// read returns what a run that is done left; fs.ErrNotExist for one that is
+// not. It refuses one of another world.
 func (l *lab) read(name string) (cellFile, error) {
 	var f cellFile
 	path := filepath.Join(l.dir, name, "cell.json")
-	text, err := os.ReadFile(path)
-	if err == nil {
-		if err = json.Unmarshal(text, &f); err != nil {
-			err = fmt.Errorf("%s: %w: remove it to make the cell again", path, err)
-		}
+	if err := readInto(path, &f); err != nil {
+		return f, err
 	}
-	return f, err
+	if f.Manifest.Generator != l.world.generator {
+		return f, fmt.Errorf("%s was made with phantom generator %.12s, this one is %.12s: begin the study again in another place with --dir", path, f.Manifest.Generator, l.world.generator)
+	}
+	return f, nil
 }
 
 // ended says how far the study has come.
@@ -148,7 +158,7 @@ func (l *lab) ended(name, how string) {
 
 // manifest describes a cell that is done.
 func (l *lab) manifest(ctx context.Context, s *session, c study.Cell) (manifest, error) {
-	m := manifest{Arm: c.Arm.Name, Seed: c.Seed, Reward: reward.Version, Generator: l.world.generator, Stages: map[string]map[string]string{}}
+	m := manifest{Arm: c.Arm.Name, Seed: c.Seed, Reward: reward.Version, Generator: l.world.generator, Kernels: simd.Kernels(), Stages: map[string]map[string]string{}}
 	d, err := s.load(ctx)
 	if err != nil {
 		return m, err

@@ -55,7 +55,7 @@ func TestIntegrationStudy(t *testing.T) {
 	file, calm, rough := filepath.Join(dir, "study.yaml"), filepath.Join(dir, "calm"), filepath.Join(dir, "rough")
 	start(t, "study", file, "--dir", calm, "--parallel", "2").succeed(t)
 	want := readTable(t, calm)
-	for _, at := range []string{"shared-1: begun", "shared-1: done", "sft-rl-1: begun", "sft-more-1: begun", "gate-off-1: done", "permuted-2: begun"} {
+	for _, at := range []string{"shared-1: begun", "shared-1: done", "sft-rl-1: begun", "gate-off-1: done", "sft-more-1: begun", "permuted-2: begun"} {
 		p := start(t, "study", file, "--dir", rough, "--resume")
 		reaches(t, p, at)
 		p.kill(t)

@@ -304,5 +304,8 @@ func stepLine(r trainer.StepRecord, t trainer.StepTimes) string {
 	if r.Skipped {
 		b.WriteString(" (no group had a signal)")
 	}
+	for _, alarm := range r.Alarms {
+		b.WriteString(" ALARM " + alarm)
+	}
 	return b.String()
 }
