@@ -258,6 +258,8 @@ class Learner:
             raise Refused(f"asked for a step behind {steps}, the learner has taken {self.steps}; load a checkpoint")
         if objective.get("kind") not in ("sft", "grpo"):
             raise Refused(f"objective kind is {objective.get('kind')!r}, want sft or grpo")
+        if objective["kind"] == "grpo" and (fault := losses.fault(objective.get("loss", {}))):
+            raise Refused(f"objective: loss.{fault}")
         rows, tokens = read_batch(data)
         teaching = self.check(rows, tokens, objective["kind"])
         self.optimizer.zero_grad(set_to_none=False)

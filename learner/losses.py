@@ -6,6 +6,30 @@ against verl's and TRL's own functions.
 
 import torch
 
+CHOICES = {
+    "old": ("behaviour", "learner"),
+    "ratio": ("token", "sequence"),
+    "surrogate": ("clip", "cispo"),
+    "aggregate": ("token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"),
+    "kl.estimator": ("k1", "k2", "k3", "k3-clamped", "k1+", "k3+", "k3-clamped+"),
+    "correction.level": ("none", "token", "sequence"),
+    "correction.mode": ("truncate", "mask"),
+}
+NUMBERS = ("clip_low", "clip_high", "dual_clip", "delta", "log_clamp", "length", "count_eps", "kl.coef",
+           "correction.low", "correction.high", "correction.log_clamp")
+
+
+def fault(loss):
+    """Says what makes loss no loss: a field that is missing, unknown or no number; None where it is one."""
+    for key in (*CHOICES, *NUMBERS):
+        section, _, field = key.rpartition(".")
+        value = (loss.get(section, {}) if section else loss).get(field)
+        if key in CHOICES and value not in CHOICES[key]:
+            return f"{key} is {value!r}, want one of {', '.join(CHOICES[key])}"
+        if key in NUMBERS and not isinstance(value, (int, float)):
+            return f"{key} is {value!r}, want a number"
+    return None
+
 
 def tokens(loss, logp, old, behaviour, reference, advantage):
     """The terms of one row, one a loss token, with gradients by logp; and the ratio, weight and KL estimate behind each.

@@ -283,7 +283,8 @@ def main():
     write = p.parse_args().write
     made = dict(loss=dict(versions=peers.VERSIONS, losses=losses_of_peers(), splits=splits()),
                 advantage=dict(versions=peers.VERSIONS, groups=advantages()))
-    bad = [d for c in made["loss"]["losses"] for d in differences(c, *own(c))]
+    bad = [f"{c['name']}: {f}" for c in made["loss"]["losses"] if (f := losses.fault(c["settings"]))]
+    bad += [d for c in made["loss"]["losses"] for d in differences(c, *own(c))]
     for package, fixtures in made.items():
         file = TRAINER / package / "testdata" / "peers.json"
         if write:
