@@ -1,0 +1,339 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"xragent/dataset"
+	"xragent/rollout"
+	"xragent/toolserver"
+	"xragent/toolserver/measure"
+	"xragent/toolserver/segment"
+)
+
+// measureFlags are the choices of the measure command.
+type measureFlags struct {
+	asJSON    bool
+	variant   string
+	gate      string
+	view      string
+	masksFrom string
+	masks     string
+	overlay   string
+	phantom   bool
+}
+
+// measured is what measure prints of one file. Numbers stand also where they
+// are not admitted.
+type measured struct {
+	File         string           `json:"file"`
+	Error        string           `json:"error,omitempty"`
+	View         string           `json:"view"`
+	ViewSource   string           `json:"view_source"`
+	Admitted     bool             `json:"admitted"` // something may be shown
+	Shown        []string         `json:"shown"`    // which measurements
+	Reasons      []measuredReason `json:"reasons"`
+	CTR          *float64         `json:"ctr"`
+	CTRVariant   string           `json:"ctr_variant"`
+	CTRCategory  string           `json:"ctr_category,omitempty"`
+	LnAsymmetry  *float64         `json:"ln_asymmetry"`
+	Shift        *float64         `json:"shift"`
+	Measurements []measure.Number `json:"measurements,omitempty"`
+	bundle       rollout.Bundle
+}
+
+// measuredReason is a check that did not pass.
+type measuredReason struct {
+	Check     string          `json:"check"`
+	Verdict   rollout.Verdict `json:"verdict"`
+	Value     float64         `json:"value"`
+	Threshold float64         `json:"threshold"`
+	Reason    string          `json:"reason,omitempty"`
+}
+
+func measureCommand() *cobra.Command {
+	var f measureFlags
+	cmd := &cobra.Command{
+		Use: "measure FILE...", Short: "Measure radiographs (DICOM, PNG, JPEG), and say which numbers are valid", Args: cobra.MinimumNArgs(1),
+		Long: "Measure radiographs, and say which numbers may be shown and why others may not.\n" +
+			"Masks are read with --masks-from DIR (NAME_right_lung.png, NAME_left_lung.png, NAME_heart.png), or found in synthetic films with --phantom.\n" +
+			"No number is a clinical claim. Exit status 3 when some file could not be measured.",
+		RunE: func(cmd *cobra.Command, args []string) error { return measureFiles(cmd.OutOrStdout(), f, args) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.asJSON, "json", false, "one JSON object a line")
+	flags.StringVar(&f.variant, "ctr", measure.ColumnExtent, "the cardiothoracic ratio's variant: "+strings.Join(measure.Variants, ", "))
+	flags.StringVar(&f.gate, "gate", string(measure.AllOrNothing), "all_or_nothing or per_measurement")
+	flags.StringVar(&f.view, "view", "", "the films' view where a file does not say: PA, AP, LATERAL or OTHER")
+	flags.StringVar(&f.masksFrom, "masks-from", "", "read masks from this folder")
+	flags.StringVar(&f.masks, "masks", "", "write the masks to this folder")
+	flags.StringVar(&f.overlay, "overlay", "", "write pictures with outlines, lines and verdicts to this folder")
+	flags.BoolVar(&f.phantom, "phantom", false, "the films are synthetic")
+	return cmd
+}
+
+func (f measureFlags) validate() error {
+	switch {
+	case !slices.Contains(measure.Variants, f.variant):
+		return usageError{fmt.Errorf("measure: --ctr is %q, want one of %v", f.variant, measure.Variants)}
+	case f.gate != string(measure.AllOrNothing) && f.gate != string(measure.PerMeasurement):
+		return usageError{fmt.Errorf("measure: --gate is %q, want %s or %s", f.gate, measure.AllOrNothing, measure.PerMeasurement)}
+	case !slices.Contains([]string{"", "PA", "AP", "LATERAL", "OTHER"}, f.view):
+		return usageError{fmt.Errorf("measure: --view is %q, want PA, AP, LATERAL or OTHER", f.view)}
+	case f.phantom && f.masksFrom != "":
+		return usageError{fmt.Errorf("measure: --phantom and --masks-from exclude each other")}
+	}
+	return nil
+}
+
+func measureFiles(w io.Writer, f measureFlags, paths []string) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	for _, dir := range []string{f.masks, f.overlay} {
+		if dir != "" {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return usageError{err}
+			}
+		}
+	}
+	rows := make([]measured, len(paths))
+	failed := 0
+	for i, path := range paths {
+		if rows[i] = f.measure(path); rows[i].Error != "" {
+			failed++
+		}
+	}
+	if err := printMeasured(w, rows, f.asJSON); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return partlyError{failed, len(paths)}
+	}
+	return nil
+}
+
+// measure measures one file; what goes wrong stands in the row.
+func (f measureFlags) measure(path string) measured {
+	row := measured{File: path, CTRVariant: f.variant, Shown: []string{}, Reasons: []measuredReason{}}
+	film, err := readFilm(path)
+	if err != nil {
+		row.Error = err.Error()
+		return row
+	}
+	in := measure.Input{Image: film.Gray, Meta: f.about(film), CTR: f.variant}
+	if err := f.find(&in, path); err != nil {
+		row.Error = err.Error()
+		return row
+	}
+	row.fill(in, measure.Assess(in, measure.Preset(f.gate)))
+	if err := f.write(path, in, row); err != nil {
+		row.Error = err.Error()
+	}
+	return row
+}
+
+// about joins what the file and the flags say.
+func (f measureFlags) about(film toolserver.Film) dataset.Image {
+	m := film.About
+	m.Domain = "radiograph"
+	if f.phantom {
+		m.Domain, m.SquarePx = "phantom", true
+	}
+	if m.View == "" && f.view != "" {
+		m.View, m.ViewFrom = f.view, "label"
+	}
+	return m
+}
+
+// find fills in masks: stored ones, or a phantom's.
+func (f measureFlags) find(in *measure.Input, path string) error {
+	switch {
+	case f.masksFrom != "":
+		s, err := readMasks(f.masksFrom, stem(path), in.Image.Rect.Size())
+		if err != nil {
+			return err
+		}
+		in.Structures, in.InDomain = &s, true
+	case f.phantom:
+		in.InDomain = true
+		m, err := segment.Phantom{}.Segment(in.Image)
+		if err != nil {
+			in.Failed = err.Error()
+			return nil
+		}
+		in.Masks = measure.Masks(m)
+	}
+	return nil
+}
+
+// structures are the masks that an input has, for drawing and writing.
+func structures(in measure.Input) measure.Structures {
+	if in.Structures != nil {
+		return *in.Structures
+	}
+	return measure.Structures{RightLung: in.Masks.RightLung, LeftLung: in.Masks.LeftLung, Heart: in.Masks.Heart}
+}
+
+func (m *measured) fill(in measure.Input, b rollout.Bundle) {
+	m.bundle = b
+	m.View, m.ViewSource = in.Meta.View, in.Meta.ViewFrom
+	seen := map[string]bool{}
+	for _, x := range b.Measurements {
+		if x.Admitted {
+			m.Admitted, m.Shown = true, append(m.Shown, x.Name)
+		}
+		for _, c := range x.Checks {
+			if c.Verdict != rollout.Pass && !seen[c.Name] {
+				seen[c.Name] = true
+				m.Reasons = append(m.Reasons, measuredReason{c.Name, c.Verdict, c.Value, c.Threshold, c.Reason})
+			}
+			if c.Name == "chest_pattern" && m.View == "" {
+				m.View, m.ViewSource = viewOfPattern(c.Verdict), "pixels"
+			}
+		}
+		m.value(x)
+	}
+	if in.Structures != nil {
+		m.Measurements = measure.Numbers(*in.Structures, in.CTR, in.Meta)
+	}
+}
+
+// viewOfPattern names what pixels alone can tell.
+func viewOfPattern(v rollout.Verdict) string {
+	return map[rollout.Verdict]string{rollout.Pass: "frontal", rollout.Fail: "OTHER", rollout.Unknown: ""}[v]
+}
+
+func (m *measured) value(x rollout.Measurement) {
+	if !x.Computed {
+		return
+	}
+	switch x.Name {
+	case rollout.CTR:
+		m.CTR, m.CTRCategory = &x.Value, x.Category
+	case rollout.Asymmetry:
+		m.LnAsymmetry = &x.Value
+	case rollout.Shift:
+		m.Shift = &x.Value
+	}
+}
+
+func stem(path string) string {
+	base := filepath.Base(path)
+	return strings.TrimSuffix(base, filepath.Ext(base))
+}
+
+// maskParts names the files of masks.
+var maskParts = []string{"right_lung", "left_lung", "heart"}
+
+func readMasks(dir, name string, size image.Point) (measure.Structures, error) {
+	var masks [3]*image.Alpha
+	for i, part := range maskParts {
+		path := filepath.Join(dir, name+"_"+part+".png")
+		film, err := readFilm(path)
+		if err != nil {
+			return measure.Structures{}, fmt.Errorf("%s: %w", path, err)
+		}
+		if got := film.Gray.Rect.Size(); got != size {
+			return measure.Structures{}, fmt.Errorf("%s: mask of %v pixels, the film has %v: give masks of the film's size", path, got, size)
+		}
+		masks[i] = image.NewAlpha(film.Gray.Rect)
+		for j, v := range film.Gray.Pix {
+			if v >= 128 {
+				masks[i].Pix[j] = 255
+			}
+		}
+	}
+	return measure.Structures{RightLung: masks[0], LeftLung: masks[1], Heart: masks[2]}, nil
+}
+
+// write writes masks and the overlay where they are wanted.
+func (f measureFlags) write(path string, in measure.Input, row measured) error {
+	s := structures(in)
+	if f.masks != "" && s.RightLung != nil {
+		for i, m := range []*image.Alpha{s.RightLung, s.LeftLung, s.Heart} {
+			gray := &image.Gray{Pix: m.Pix, Stride: m.Stride, Rect: m.Rect}
+			if err := encodePNG(filepath.Join(f.masks, stem(path)+"_"+maskParts[i]+".png"), gray); err != nil {
+				return err
+			}
+		}
+	}
+	if f.overlay == "" {
+		return nil
+	}
+	return encodePNG(filepath.Join(f.overlay, stem(path)+".png"), toolserver.Overlay(in.Image, s, row.Measurements, row.caption()))
+}
+
+func encodePNG(path string, img image.Image) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := png.Encode(file, img); err != nil {
+		_ = file.Close()
+		return err
+	}
+	return file.Close()
+}
+
+// caption says in a few lines what was measured and decided.
+func (m measured) caption() []string {
+	lines := []string{fmt.Sprintf("view %s", orUnknown(m.View, m.ViewSource))}
+	for _, x := range m.bundle.Measurements {
+		state := "withheld"
+		if x.Admitted {
+			state = strings.TrimSpace("shown " + x.Category)
+		}
+		if x.Computed {
+			lines = append(lines, fmt.Sprintf("%s %.3f %s", x.Name, x.Value, state))
+		}
+	}
+	for _, r := range m.Reasons {
+		lines = append(lines, fmt.Sprintf("%s %s: %.3g, threshold %.3g", r.Check, r.Verdict, r.Value, r.Threshold))
+	}
+	return lines
+}
+
+func printMeasured(w io.Writer, rows []measured, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(w)
+		for _, r := range rows {
+			if err := enc.Encode(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "file\tview\tctr\tln asymmetry\tshift\tshown\twithheld by")
+	for _, r := range rows {
+		if r.Error != "" {
+			fmt.Fprintf(tw, "%s\tfailed: %s\n", r.File, r.Error)
+			continue
+		}
+		var by []string
+		for _, x := range r.Reasons {
+			by = append(by, x.Check)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.File, orUnknown(r.View, r.ViewSource), figure(r.CTR), figure(r.LnAsymmetry), figure(r.Shift),
+			orUnknown(strings.Join(r.Shown, " "), ""), orUnknown(strings.Join(by, " "), ""))
+	}
+	return tw.Flush()
+}
+
+func figure(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.3f", *v)
+}
