@@ -44,7 +44,7 @@ const (
 	OracleCall Condition = "oracle_call" // the tool that the question needs, or none
 
 	OracleTools Condition = "oracle_tools"        // answers from truth, about the right place
-	OtherTools  Condition = "other_studys_tools"  // answers about another study
+	OtherTools  Condition = "other_study_tools"   // answers about another study
 	ToolText    Condition = "tool_text_no_image"  // a blank image, and the tools' text about the real one
 	GateOff     Condition = "gate_off"            // every computed measurement is shown
 	GateOracle  Condition = "gate_oracle"         // those that are near the truth are shown

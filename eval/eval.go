@@ -80,6 +80,7 @@ type Row struct {
 	Calls      int          `json:"calls"`
 	Reward     float64      `json:"reward"`
 	Shown      bool         `json:"shown"`      // at least one measurement was shown
+	Admitted   bool         `json:"admitted"`   // the gate admits at least one, whether turn 2 came to it or not
 	Relevant   bool         `json:"relevant"`   // a measurement bears on the question
 	Fabricated int          `json:"fabricated"` // numbers claimed for withheld measurements
 	Attempts   int          `json:"attempts"`
@@ -187,6 +188,7 @@ func (e evaluator) attempt(ctx context.Context, s dataset.Sample, attempt int, r
 	row.Error, row.Calls, row.Reward, row.Shown, row.Fabricated = "", sc.Calls, sc.Total, len(t.Bundle.Shown) > 0, sc.Fabricated
 	row.Answer, row.Strict, row.Invalid = sc.Answer, sc.Accuracy == 1, sc.Answer == ""
 	row.Given, row.Seen = givenText(sc.Answer, s), seen(t)
+	row.Admitted = len(t.Bundle.Admit(rollout.GateOn)) > 0
 	row.Lenient = row.Strict || reward.LenientlyRight(t, s)
 	return nil
 }

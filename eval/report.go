@@ -481,8 +481,8 @@ var gateGroups = []struct {
 	name string
 	in   func(plain Row) bool
 }{
-	{"shown by the gate", func(r Row) bool { return r.Shown }},
-	{"withheld by the gate", func(r Row) bool { return !r.Shown }},
+	{"admitted by the gate", func(r Row) bool { return r.Admitted }},
+	{"withheld by the gate", func(r Row) bool { return !r.Admitted }},
 	{"measurements valid", func(r Row) bool { return r.Need == validNeed }},
 	{"measurements misleading", func(r Row) bool { return r.Need == misleadingNeed }},
 }
@@ -509,7 +509,7 @@ func (a *analysis) gate() {
 	}
 	var gate, answer, template []string
 	for _, row := range plain.Rows {
-		gate, answer, template = append(gate, fmt.Sprint(row.Shown)), append(answer, row.Key), append(template, row.Template)
+		gate, answer, template = append(gate, fmt.Sprint(row.Admitted)), append(answer, row.Key), append(template, row.Template)
 	}
 	tells := MutualInformation(gate, answer, template, a.seed)
 	a.rep.GateTells = &tells

@@ -170,7 +170,7 @@ func (r Report) churnText(t *table) {
 	}
 	for _, c := range r.Contrasts {
 		if c.Condition == ToolsOff { // the other way round: what tools add
-			rescue, damage := r.toolsAdd(c)
+			rescue, damage := c.ToolsAdd()
 			t.row("%s, tools off\t%s\t%s\t%s\t%s", c.Policy, c.Policy, pct(rescue), pct(damage), over(rescue, damage))
 		}
 	}
@@ -183,11 +183,10 @@ func (r Report) churnText(t *table) {
 	}
 }
 
-// toolsAdd turns a contrast from plain to tools off round: of those wrong
+// ToolsAdd turns a contrast from plain to tools off round: of those wrong
 // without tools, how many are right with them, and the reverse.
-func (r Report) toolsAdd(c Contrast) (rescue, damage Interval) {
-	wrongOff, rightOff := c.Accuracy.N-c.Accuracy.Right, c.Accuracy.Right
-	return Wilson(c.Broken, wrongOff), Wilson(c.Fixed, rightOff)
+func (c Contrast) ToolsAdd() (rescue, damage Interval) {
+	return Wilson(c.Broken, c.Accuracy.N-c.Accuracy.Right), Wilson(c.Fixed, c.Accuracy.Right)
 }
 
 func over(a, b Interval) string {
