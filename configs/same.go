@@ -17,13 +17,36 @@ var free = []string{"run.dir", "from.run", "web", "queue", "stages", "eval", "ex
 // SameResult compares two resolved configurations. It names the first key that
 // decides the result and differs, with both values.
 func SameResult(began, now []byte) error {
+	k, is, was, err := differs(began, now, func(string) bool { return true })
+	if err == nil && k != "" {
+		err = fmt.Errorf("%s is %s, but the run began with %s: restore it, or start another run with --set run.name=…", k, is, was)
+	}
+	return err
+}
+
+// SameData compares the configuration of a branch with that of the run whose
+// data and corpus it shares.
+func SameData(from, branch []byte) error {
+	k, is, was, err := differs(from, branch, func(key string) bool {
+		section, _, _ := strings.Cut(key, ".")
+		return section == "data" || section == "corpus"
+	})
+	if err == nil && k != "" {
+		err = fmt.Errorf("%s is %s, but the run that this one branches from has %s: leave it out, or begin from a run of its own", k, is, was)
+	}
+	return err
+}
+
+// differs returns the first of the keys that decide the result and are asked
+// for which differs, with its values now and before; "" when none does.
+func differs(began, now []byte, asked func(key string) bool) (key, is, was string, err error) {
 	a, err := flatten(began)
 	if err != nil {
-		return err
+		return "", "", "", err
 	}
 	b, err := flatten(now)
 	if err != nil {
-		return err
+		return "", "", "", err
 	}
 	var names []string
 	for k := range a {
@@ -35,11 +58,11 @@ func SameResult(began, now []byte) error {
 	slices.Sort(names)
 	for _, k := range names {
 		isFree := slices.ContainsFunc(free, func(f string) bool { return k == f || strings.HasPrefix(k, f+".") })
-		if !isFree && a[k] != b[k] {
-			return fmt.Errorf("%s is %s, but the run began with %s: restore it, or start another run with --set run.name=…", k, b[k], a[k])
+		if !isFree && asked(k) && a[k] != b[k] {
+			return k, b[k], a[k], nil
 		}
 	}
-	return nil
+	return "", "", "", nil
 }
 
 func flatten(text []byte) (map[string]string, error) {

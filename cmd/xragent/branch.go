@@ -26,14 +26,22 @@ func (s *session) shares(folder string) bool {
 	return folder == configs.StageSFT && !s.cfg.Has(configs.StageSFT)
 }
 
-// checkFrom refuses to branch from what is no run.
+// checkFrom refuses to branch from what is no run, or from one of other data.
 func (s *session) checkFrom() error {
 	from := s.cfg.From.Run
 	if from == "" {
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(from, "config.yaml")); err != nil {
+	began, err := os.ReadFile(filepath.Join(from, "config.yaml"))
+	if err != nil {
 		return fmt.Errorf("from.run: no run in %s: make it first (%w)", from, err)
+	}
+	own, err := s.cfg.Marshal()
+	if err != nil {
+		return err
+	}
+	if err := configs.SameData(began, own); err != nil {
+		return fmt.Errorf("from.run: %s: %w", from, err)
 	}
 	return nil
 }
