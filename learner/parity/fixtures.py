@@ -63,7 +63,8 @@ MIXED = drawn(1, [5, 1, 3, 8, 2, 4])
 CLOSE = drawn(2, [5, 1, 3, 8, 2, 4], 0.0005)  # around GSPO's bounds
 APART = drawn(3, [4, 1, 3, 2, 6, 5], 0.8)  # for weights beyond their bounds
 UNEVEN = drawn(4, [1, 3, 0, 2])
-FAR = [dict(r, reference=[lp + d for lp, d in zip(r["logprobs"], itertools.cycle((-30, -21, -3, 0, 0.5, 2, 2.4, 3, 22)))]) for r in MIXED]
+BEYOND = [r for d in (-12, 12) for r in grid([d, d + 0.5])]  # GSPO's clamp
+FAR = [dict(r, reference=[lp + d for lp, d in zip(r["logprobs"], itertools.cycle((-30, -21, -3, 0, 0.5, 2, 2.4, 2.62, 3, 22)))]) for r in MIXED]
 
 
 # ---- losses --------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def loss_cases():
     for data, rows in dict(grid=GRID, mixed=MIXED).items():
         yield case(f"dapo {data}, TRL", rows, trl, dict(high=0.28), True, preset="dapo", old="behaviour", clip_high=0.28)
         yield case(f"drgrpo {data}, TRL", rows, trl, dict(loss_type="dr_grpo", length=320), True, **dr)
-    for data, rows in dict(grid=GRID, mixed=MIXED, close=CLOSE).items():
+    for data, rows in dict(grid=GRID, mixed=MIXED, close=CLOSE, beyond=BEYOND).items():
         yield case(f"gspo {data}, verl", rows, verl, dict(name="gspo", mode="seq-mean-token-mean", low=3e-4, high=4e-4), True, **gspo)
         yield case(f"gspo {data}, TRL", rows, trl, dict(loss_type="grpo", level="sequence", low=3e-4, high=4e-4),
                         **dict(gspo, log_clamp=0, count_eps=0))
