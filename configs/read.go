@@ -121,7 +121,8 @@ func overlay(run *Run, text []byte, given map[string]any) error {
 }
 
 // decode overlays the one document in text on run.
-func decode(text []byte, run *Run) error {
+func decode(text []byte, run *Run) (err error) {
+	defer readable(&err)
 	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
 	if err := dec.Decode(run); err != nil && !errors.Is(err, io.EOF) {
 		return explain(err)
@@ -130,6 +131,14 @@ func decode(text []byte, run *Run) error {
 		return errors.New(" more than one document: remove what follows the second ---")
 	}
 	return nil
+}
+
+// readable makes an error of the decoder's panic, as on a tag that it does not
+// know.
+func readable(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf(" not readable as YAML: %v", p)
+	}
 }
 
 // checkValues refuses what the decoder would pass over: a key without a value,
@@ -238,7 +247,8 @@ func set(run *Run, setting string, given map[string]any) error {
 }
 
 // leaves lists the dotted keys that text gives, with their values.
-func leaves(text []byte) (map[string]any, error) {
+func leaves(text []byte) (found map[string]any, err error) {
+	defer readable(&err)
 	var doc any
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return nil, explain(err)

@@ -34,6 +34,7 @@ func TestReadRefuses(t *testing.T) {
 		{"", "data={root: x}", "data.root has no effect with data.source phantom"},
 		{"run: {seed: 1}\n---\nrun: {seed: 2}\n", "", "more than one document"},
 		{strings.Repeat("#", maxBytes+1), "", "has more than the"},
+		{"stages: !0 0\n", "", "x.yaml: not readable as YAML"}, // on which the decoder panics
 		{"- run\n", "", "x.yaml:1:1: sequence was used where mapping is expected"},
 	} {
 		var settings []string

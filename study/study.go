@@ -102,7 +102,12 @@ func Read(path string) (Spec, error) {
 	return s, nil
 }
 
-func parse(text []byte, s *Spec) error {
+func parse(text []byte, s *Spec) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // the decoder's, on tags that it does not know
+			err = fmt.Errorf("not readable as YAML: %v", p)
+		}
+	}()
 	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
 	if err := dec.Decode(s); err != nil && !errors.Is(err, io.EOF) {
 		first, _, _ := strings.Cut(err.Error(), "\n")
