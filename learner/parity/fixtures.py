@@ -57,7 +57,7 @@ def drawn(seed, lengths, spread=0.4):
     return rows
 
 
-GRID = grid([-25, -1, -0.25, 0, 0.15, 0.25, 1, 25])
+GRID = grid([-25, -1, -0.25, 0, 0.15, 0.25, 1, 1.13, 25])
 NEAR = grid([-1, -0.25, 0, 0.15, 0.25, 1])
 MIXED = drawn(1, [5, 1, 3, 8, 2, 4])
 CLOSE = drawn(2, [5, 1, 3, 8, 2, 4], 0.0005)  # around GSPO's bounds
