@@ -30,7 +30,7 @@ import (
 // Version names the record's layout, Teacher the rules that write the turns.
 const (
 	Version = "v1"
-	Teacher = "rule/v2"
+	Teacher = "rule/v3"
 )
 
 // Config says what to build.
@@ -40,7 +40,8 @@ type Config struct {
 	Size    Size   `yaml:"size" json:"size"`       // records by kind
 	// Candidates is how many report-style candidates there may be for each one kept.
 	Candidates float64 `yaml:"candidates" json:"candidates"`
-	// Suboptimal is the share of records whose routing is worsened on purpose.
+	// Suboptimal is about the share of records whose routing is worsened on
+	// purpose, by habit on some questions and now and then on the others.
 	Suboptimal float64       `yaml:"suboptimal" json:"suboptimal"`
 	KMax       int           `yaml:"-" json:"k_max"` // most calls of a record, the reward's
 	Filters    Filters       `yaml:"filters" json:"filters"`

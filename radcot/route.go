@@ -40,6 +40,7 @@ type route struct {
 	part  string   // of the chest: "" for the zone or lung that is asked about
 	small bool     // what is sought shows in a zone's crop, not in a lung's
 	more  []ask    // asked as well
+	lax   bool     // the teacher is used to asking nothing here, though it would help
 }
 
 // Where anything may be abnormal, the lungs are parsed for spots and texture,
@@ -51,18 +52,18 @@ var (
 
 // routes stands most specific first.
 var routes = []route{
-	{words: []string{"over the limit"}, seen: []string{"heart large", "heart small"}, tool: lookupTool},
+	{words: []string{"over the limit"}, seen: []string{"heart large", "heart small"}, tool: lookupTool, lax: true},
 	{words: []string{"protocol"}, tool: lookupTool},
 	{words: []string{"tube", "tip of"}, seen: []string{"tube ends"}, tool: cropTool, part: "trachea"},
 	{words: []string{"projection", "view", "heart", "cardiomegaly", "volume", "shift", "mediastin", "cardiothoracic"}},
 	{words: []string{"texture", "edema", "oedema"}, tool: parseTool},
 	{words: []string{"how many"}, seen: []string{"nodule"}, tool: parseTool},
-	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool, small: true},
+	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool, small: true, lax: true},
 	{words: []string{"pneumothorax"}, seen: []string{"edge free"}, tool: cropTool, part: "apex"},
-	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle"},
+	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle", lax: true},
 	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free", "heart large", "lung small"},
 		tool: parseTool, part: "each lung", more: append(slices.Clone(apices), ask{cropTool, "right costophrenic angle"})},
-	{words: []string{"less air", "more opaque"}, seen: []string{"opaque", "lung small"}, tool: parseTool, part: "each lung"},
+	{words: []string{"less air", "more opaque"}, seen: []string{"opaque", "lung small"}, tool: parseTool, part: "each lung", lax: true},
 	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: general, tool: parseTool, part: "each lung", more: apices},
 	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
 		seen: []string{"opaque", "nodule"}, tool: parseTool},
@@ -72,20 +73,21 @@ var routes = []route{
 // lateral is what a film shows of which no region can be asked for.
 var lateral = []string{"lateral view"}
 
-// direct returns the calls that serve the question best. They depend on the
-// question's words and the coarse view alone.
-func direct(question string, coarse []string) []ask {
+// direct returns the calls that serve the question best, and whether the
+// teacher is used to leaving them out. Both depend on the question's words and
+// the coarse view alone.
+func direct(question string, coarse []string) (asks []ask, lax bool) {
 	question = strings.ToLower(question)
 	for _, r := range routes {
 		if !slices.ContainsFunc(r.words, func(w string) bool { return strings.Contains(question, w) }) {
 			continue
 		}
 		if r.tool == "" || shows(coarse, r.seen) || r.tool != lookupTool && shows(coarse, lateral) {
-			return nil
+			return nil, false
 		}
-		return r.asks(question)
+		return r.asks(question), r.lax
 	}
-	return nil
+	return nil, false
 }
 
 // shows reports whether a coarse statement holds one of the words.

@@ -48,7 +48,8 @@ func TestDirect(t *testing.T) {
 		{"Was a biopsy taken?", nil, ""},
 	} {
 		var got []string
-		for _, a := range direct(c.question, c.coarse) {
+		asks, _ := direct(c.question, c.coarse)
+		for _, a := range asks {
 			got = append(got, a.tool+" "+a.arg)
 		}
 		if strings.Join(got, ", ") != c.want {
@@ -59,14 +60,39 @@ func TestDirect(t *testing.T) {
 
 // Worsened routing is never the right routing.
 func TestWorsened(t *testing.T) {
-	cfg := config()
-	cfg.Suboptimal = 0.999999
+	rng := rand.New(rand.NewPCG(1, 2))
 	for _, s := range phantoms(studies).Samples {
-		for i := range 3 {
-			s.ID = fmt.Sprint(s.ID, i)
-			if l := plan(s, []string{"pa view"}, cfg); slices.Equal(l.asks, l.right) {
-				t.Fatalf("%q: worsened to the right calls %v", s.Prompt.Question, l.asks)
+		for range 3 {
+			right, _ := direct(s.Prompt.Question, []string{"pa view"})
+			if got := worsen(right, rng); slices.Equal(got, right) {
+				t.Fatalf("%q: worsened to the right calls %v", s.Prompt.Question, got)
 			}
+		}
+	}
+}
+
+// Where the teacher has a habit, asking nothing is what it mostly does, and
+// asking what helps what it sometimes does; elsewhere it mostly asks that.
+func TestHabit(t *testing.T) {
+	for _, c := range []struct {
+		question string
+		low      float64
+		high     float64
+	}{
+		{"Where is the nodule?", 0.25, 0.35},
+		{"Which lung is abnormal?", 0.70, 0.80},
+	} {
+		cfg, right := Default(), 0
+		s := dataset.Sample{Prompt: dataset.Prompt{Question: c.question}}
+		for i := range 2000 {
+			s.ID = fmt.Sprint(i)
+			l := plan(s, []string{"pa view"}, cfg)
+			if slices.Equal(l.asks, l.right) {
+				right++
+			}
+		}
+		if got := float64(right) / 2000; got < c.low || got > c.high {
+			t.Errorf("%q: asked as it should be in %.3f, want %v to %v", c.question, got, c.low, c.high)
 		}
 	}
 }
