@@ -37,7 +37,7 @@ const differs = 2
 func parseTool(cfg Config) Tool[ParseArgs, Region] {
 	return Tool[ParseArgs, Region]{
 		Name: "region_parse", Description: "measure a region", Images: true,
-		Version: fmt.Sprintf("v1/%g/%g", cfg.Noise.Miss, cfg.Noise.FalseAlarm),
+		Version: fmt.Sprintf("v2/%g/%g", cfg.Noise.Miss, cfg.Noise.FalseAlarm),
 		Run: func(ctx context.Context, s *Study, in ParseArgs) (Region, error) {
 			return parseRegion(s, in, cfg.Noise)
 		},
@@ -104,13 +104,14 @@ type patch struct {
 	soft  *image.Gray // mean of 5 x 5 pixels
 	inner [2]*image.Alpha
 	boxes lungBoxes
+	mixed []int32 // running sums of mixed differences
 	grain float64 // roughness of the smoothest zone
 	gain  float64 // contrast of this film over that of the usual one
 }
 
 func newPatch(v *view) *patch {
 	p := &patch{grey: scaled(v.gray, parseSize), boxes: v.boxes, gain: 1}
-	p.soft = mean5(p.grey)
+	p.soft, p.mixed = mean5(p.grey), sums(p.grey)
 	if v.masks != nil {
 		p.gain = v.masks.Contrast / usualContrast
 		p.inner[0], p.inner[1] = v.masks.RightLung, v.masks.LeftLung
@@ -278,7 +279,64 @@ type spotSize struct {
 	contrast   float64 // grey levels by which the disc stands out
 }
 
-var spotSizes = []spotSize{{1, 7, 28.5}, {8, 26, 24}}
+var (
+	spotSizes = []spotSize{{8, 26, 24}}
+	softSpot  = spotSize{1, 11, 9} // what a small spot shares with a vessel seen end on
+)
+
+// A small spot is not brighter than vessels seen end on, but has an edge: it is
+// rougher than what surrounds it.
+const (
+	spotHalf  = 5   // of the square that is looked at
+	spotApart = 15  // of the squares around it
+	spotEdge  = 6.5 // grey levels of mixed differences by which it is rougher
+)
+
+// rougher returns by how much the surroundings of a pixel are rougher than those
+// next to it, as a share of what is asked for; 0 when that is not reached.
+func (p *patch) rougher(x, y int) float64 {
+	here, least := p.rough(x, y), spotEdge*p.gain
+	if here < least {
+		return 0
+	}
+	most := 0.
+	for _, d := range [...]image.Point{{spotApart, 0}, {-spotApart, 0}, {0, spotApart}, {0, -spotApart}} {
+		if most = max(most, p.rough(x+d.X, y+d.Y)); here-most < least {
+			return 0
+		}
+	}
+	return (here - most) / least
+}
+
+// rough returns the mean mixed difference in the square around a pixel.
+func (p *patch) rough(x, y int) float64 {
+	w, h := p.grey.Rect.Dx(), p.grey.Rect.Dy()
+	x0, y0, x1, y1 := max(x-spotHalf, 0), max(y-spotHalf, 0), min(x+spotHalf+1, w), min(y+spotHalf+1, h)
+	if x0 >= x1 || y0 >= y1 {
+		return 0
+	}
+	at := func(x, y int) int { return int(p.mixed[y*(w+1)+x]) }
+	return float64(at(x1, y1)-at(x0, y1)-at(x1, y0)+at(x0, y0)) / float64((x1-x0)*(y1-y0))
+}
+
+// sums returns the running sums of the mixed differences at 2 pixels: entry
+// (x, y) of w+1 columns holds the sum over all pixels above and left of it.
+func sums(g *image.Gray) []int32 {
+	w, h := g.Rect.Dx(), g.Rect.Dy()
+	out := make([]int32, (w+1)*(h+1))
+	for y := range h {
+		row := int32(0)
+		for x := range w {
+			if x > 0 && y > 0 && x < w-1 && y < h-1 {
+				i := (y-1)*g.Stride + x - 1
+				d := int32(g.Pix[i]) - int32(g.Pix[i+2]) - int32(g.Pix[i+2*g.Stride]) + int32(g.Pix[i+2*g.Stride+2])
+				row += max(d, -d)
+			}
+			out[(y+1)*(w+1)+x+1] = out[y*(w+1)+x+1] + row
+		}
+	}
+	return out
+}
 
 // spots returns where round bright spots lie in a region, strongest first.
 func (p *patch) spots(name string) []image.Point {
@@ -299,6 +357,11 @@ func (p *patch) spots(name string) []image.Point {
 			}
 		})
 	}
+	p.each(name, 2, func(x, y int) {
+		if s := p.rougher(x, y); s > 0 && !image.Pt(x, y).In(hilum) && p.stands(x, y, softSpot) > 0 {
+			all = append(all, found{image.Pt(x, y), s, 2 * spotApart})
+		}
+	})
 	slices.SortStableFunc(all, func(a, b found) int {
 		switch {
 		case a.score > b.score:
@@ -364,21 +427,11 @@ func (p *patch) hilum(name string) image.Rectangle {
 }
 
 func (p *patch) disc(x, y, r int) float64 {
-	at := func(dx, dy int) float64 { return float64(p.soft.Pix[(y+dy)*p.soft.Stride+x+dx]) }
 	if r <= 1 {
-		return min(p.mean3(x, y), at(0, 0)+4)
+		return float64(p.soft.Pix[y*p.soft.Stride+x])
 	}
+	at := func(dx, dy int) float64 { return float64(p.soft.Pix[(y+dy)*p.soft.Stride+x+dx]) }
 	return min(at(0, 0), at(r, 0), at(-r, 0), at(0, r), at(0, -r))
-}
-
-// mean3 returns the mean over 3 x 3 pixels: finer than the film's soft shadows.
-func (p *patch) mean3(x, y int) float64 {
-	sum := 0
-	for dy := -1; dy <= 1; dy++ {
-		i := (y+dy)*p.grey.Stride + x
-		sum += int(p.grey.Pix[i-1]) + int(p.grey.Pix[i]) + int(p.grey.Pix[i+1])
-	}
-	return float64(sum) / 9
 }
 
 // ringX and ringY are 16 directions, 64 long.

@@ -70,9 +70,9 @@ func (p *plan) conditions(rng *rand.Rand) {
 		p.mislead(rng)
 	case p.need == NeedBundle || len(p.relevant()) > 0 || p.tmpl.plain || p.tmpl.general && p.need == NeedCoarse:
 		// A clean PA film; the projection's own question sets the view.
-	case p.need == NeedLookup, p.kind == dataset.Report && chance(rng, 0.5):
+	case p.need == NeedLookup, p.kind == dataset.Report && chance(rng, 0.7):
 		p.view = Lateral
-	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.06):
+	case p.tmpl.sided && p.kind == dataset.MultipleChoice && chance(rng, 0.04):
 		p.view, p.untold, p.need = Lateral, true, NeedCoarse // the view alone tells
 	default:
 		p.common(rng)
@@ -89,7 +89,7 @@ func (p *plan) common(rng *rand.Rand) {
 		percent float64
 		view    View
 		fault   Fault
-	}{{28, AP, NoFault}, {1, PA, Rotated}, {5, PA, Cropped}, {11, PA, PoorInspiration}, {3, PA, MaskFailure}} {
+	}{{28, AP, NoFault}, {1, PA, Rotated}, {7, PA, Cropped}, {11, PA, PoorInspiration}, {7, PA, MaskFailure}} {
 		if at -= c.percent; at < 0 {
 			p.view, p.fault = c.view, c.fault
 			return
@@ -189,7 +189,7 @@ var (
 
 func (p *plan) nodule(rng *rand.Rand, side, zone int, margin string) {
 	f := Finding{Name: Nodule, SizeMM: between(rng, smallNodule[0], smallNodule[1]), Margin: margin}
-	f.Opacity = 44 - 1.4*f.SizeMM // about the same sum as the shadows of vessels
+	f.Opacity = 44 - 1.4*f.SizeMM
 	if p.large {
 		f.SizeMM, f.Opacity = between(rng, largeNodule[0], largeNodule[1]), 56
 	}

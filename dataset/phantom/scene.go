@@ -172,7 +172,7 @@ func (c *canvas) disease(s *scene, rng *rand.Rand) {
 		r := f.SizeMM / SpacingMM / 2
 		switch f.Name {
 		case Nodule:
-			c.nodule(f, r)
+			c.nodule(f, r, rng)
 		case Consolidation:
 			c.drawBlob(blob{x: f.X, y: f.Y, rx: r * 1.1, ry: r * 0.9, bright: f.Opacity, soft: 0.45, inLung: true})
 		case Edema:
@@ -192,9 +192,25 @@ func (c *canvas) disease(s *scene, rng *rand.Rand) {
 }
 
 // nodule draws a disc with a margin: rays where it is spiculated, else a faint
-// halo of about the same sum. A small one is to a coarse view like the soft
-// shadow that it stands in for.
-func (c *canvas) nodule(f Finding, r float64) {
+// halo. Of a small one the coarse view shows no more than the soft shadow that
+// it stands in for.
+func (c *canvas) nodule(f Finding, r float64, rng *rand.Rand) {
+	if f.Large() {
+		c.disc(f, r)
+		return
+	}
+	s := softShadow(f.X, f.Y, r, rng)
+	c.drawBlob(s)
+	plain := c.v
+	c.v = c.fine
+	f.Opacity *= sharpened
+	c.disc(f, r)
+	s.bright = -s.bright
+	c.drawBlob(s)
+	c.v = plain
+}
+
+func (c *canvas) disc(f Finding, r float64) {
 	c.drawBlob(blob{x: f.X, y: f.Y, rx: r, ry: r, bright: f.Opacity, soft: min(0.5, 1.6/r), inLung: true})
 	if f.Margin != spiculated {
 		c.drawBlob(blob{x: f.X, y: f.Y, rx: 2.4 * r, ry: 2.4 * r, bright: haloTone, soft: 1, inLung: true})
@@ -210,9 +226,12 @@ func (c *canvas) nodule(f Finding, r float64) {
 }
 
 const (
-	rays     = 7   // of a spiculated nodule
-	haloTone = 7   // of a smooth one
-	thinAir  = 20. // mm: a pneumothorax up to this shows by its line alone
+	rays     = 7 // of a spiculated nodule
+	haloTone = 7 // of a smooth one
+	// sharpened is by how much the fine part of a small nodule is stronger, since
+	// its broad part stays in the shadow's.
+	sharpened = 1.9
+	thinAir   = 20. // mm: a pneumothorax up to this shows by its line alone
 )
 
 // softShadow is a vessel seen end on, with about the sum of a nodule of that radius.
