@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -99,6 +100,7 @@ func (l *lab) makeRun(ctx context.Context, cfg configs.Run, describe func(*sessi
 		file = cellFile{Config: settings, Manifest: m}
 		return err
 	})
+	debug.FreeOSMemory() // the next cell brings weights, graphs and caches of its own
 	if err != nil {
 		fmt.Fprintf(log, "%v\n", err)
 		l.say("%s: %v", name, err)
