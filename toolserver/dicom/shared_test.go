@@ -41,6 +41,31 @@ func sampleFiles(t *testing.T) map[string]map[string]string {
 	return files
 }
 
+// A sample is a file of the samples with what Decode made of it.
+type sample struct {
+	data []byte
+	m    *Image
+	err  error
+}
+
+// readSample decodes each file once: they are large.
+var readSample = func() func(t *testing.T, name string) sample {
+	known := map[string]sample{}
+	return func(t *testing.T, name string) sample {
+		t.Helper()
+		if s, ok := known[name]; ok {
+			return s
+		}
+		data, err := os.ReadFile(filepath.Join(samples, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Decode(data, DefaultLimits)
+		known[name] = sample{data, m, err}
+		return known[name]
+	}
+}()
+
 // refusals are the samples that are no radiographs with pixels.
 var refusals = map[string]string{
 	"CT-MONO2-16-chest_not_a_radiograph.dcm": NotRadiograph,
@@ -49,14 +74,11 @@ var refusals = map[string]string{
 
 func TestSamples(t *testing.T) {
 	for name, row := range sampleFiles(t) {
-		data, err := os.ReadFile(filepath.Join(samples, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !Is(data) {
+		s := readSample(t, name)
+		if !Is(s.data) {
 			t.Errorf("%s: not taken for DICOM", name)
 		}
-		m, err := Decode(data, DefaultLimits)
+		m, err := s.m, s.err
 		want := refusals[name]
 		if missingCodec(row["transfer_syntax"]) {
 			want = Unsupported
@@ -74,17 +96,14 @@ func TestSamples(t *testing.T) {
 // private group or of the names and places in group 8 is in what is returned.
 func TestSamplesNameNobody(t *testing.T) {
 	for name := range sampleFiles(t) {
-		data, err := os.ReadFile(filepath.Join(samples, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := Decode(data, DefaultLimits)
-		said := fmt.Sprint(err)
-		if m != nil {
+		s := readSample(t, name)
+		said := fmt.Sprint(s.err)
+		if s.m != nil {
+			m := *s.m
 			m.Gray, m.stored = nil, stored{}
 			said = fmt.Sprintf("%+v", m)
 		}
-		for _, secret := range secrets(t, data) {
+		for _, secret := range secrets(t, s.data) {
 			if strings.Contains(said, secret) {
 				t.Errorf("%s: a value that identifies is in %q", name, said)
 			}
@@ -145,11 +164,7 @@ func TestAgainstDCMTK(t *testing.T) {
 		if refusals[name] != "" || missingCodec(row["transfer_syntax"]) {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(samples, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := Decode(data, DefaultLimits)
+		m, err := readSample(t, name).m, readSample(t, name).err
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -247,16 +262,15 @@ func TestSameImage(t *testing.T) {
 	files := sampleFiles(t)
 	var first *Image
 	for _, name := range []string{"RG3_RLE.dcm", "RG3_JPLL.dcm", "RG3_J2KR.dcm"} {
-		data, err := os.ReadFile(filepath.Join(samples, name))
-		if err != nil || files[name] == nil {
-			t.Logf("not checked: %s: %v", name, err)
+		if files[name] == nil {
+			t.Logf("not checked: %s is not among the samples", name)
 			continue
 		}
 		if missingCodec(files[name]["transfer_syntax"]) {
 			t.Logf("not checked: %s: this build does not read it", name)
 			continue
 		}
-		m, err := Decode(data, DefaultLimits)
+		m, err := readSample(t, name).m, readSample(t, name).err
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -380,25 +380,19 @@ var pattern = func() [patternSide * patternSide]float64 {
 	return p
 }()
 
-// normalise subtracts the mean and divides by the length; false when there is
-// nothing to divide by.
-func normalise(v []float64) bool {
-	mean := 0.0
+// normalise subtracts the mean and divides by the length.
+func normalise(v []float64) {
+	mean, length := 0.0, 0.0
 	for _, x := range v {
 		mean += x / float64(len(v))
 	}
-	length := 0.0
 	for i := range v {
 		v[i] -= mean
 		length += v[i] * v[i]
 	}
-	if length = math.Sqrt(length); length < 1e-6 {
-		return false
-	}
 	for i := range v {
-		v[i] /= length
+		v[i] /= math.Sqrt(length)
 	}
-	return true
 }
 
 // chestPattern returns the greatest correlation of the pattern with any window
@@ -408,13 +402,12 @@ func chestPattern(p *image.Gray) float64 {
 	const side = 64
 	small := averaged(p, side, side)
 	best := -1.0
-	var window [patternSide * patternSide]float64
 	for _, w := range []float64{0.55, 0.65, 0.75, 0.85, 0.95} {
 		for _, h := range []float64{0.5, 0.6, 0.7, 0.8, 0.9, 1} {
 			for cx := 0.35; cx < 0.66; cx += 0.05 {
 				for cy := 0.30; cy < 0.71; cy += 0.05 {
 					if x0, y0 := cx-w/2, cy-h/2; x0 >= -0.08 && x0+w <= 1.08 && y0 >= -0.1 && y0+h <= 1.1 {
-						best = max(best, correlate(small, window[:], x0, y0, w, h))
+						best = max(best, correlate(small, x0, y0, w, h))
 					}
 				}
 			}
@@ -423,24 +416,31 @@ func chestPattern(p *image.Gray) float64 {
 	return best
 }
 
-// correlate samples a window, given in shares of the film, and correlates it.
-func correlate(p *image.Gray, window []float64, x0, y0, w, h float64) float64 {
+// correlate correlates a window, given in shares of the film, with the pattern,
+// in one pass: the pattern has mean 0 and length 1.
+func correlate(p *image.Gray, x0, y0, w, h float64) float64 {
 	n := p.Rect.Dx()
+	var columns [patternSide]int
+	for i := range columns {
+		columns[i] = min(max(int((x0+(float64(i)+0.5)/patternSide*w)*float64(n)), 0), n-1)
+	}
+	var dot float64
+	var sum, squares int
 	for j := range patternSide {
 		y := min(max(int((y0+(float64(j)+0.5)/patternSide*h)*float64(n)), 0), n-1)
-		for i := range patternSide {
-			x := min(max(int((x0+(float64(i)+0.5)/patternSide*w)*float64(n)), 0), n-1)
-			window[j*patternSide+i] = float64(p.Pix[y*p.Stride+x])
+		line := p.Pix[y*p.Stride : y*p.Stride+n]
+		for i, x := range columns {
+			v := int(line[x])
+			sum, squares = sum+v, squares+v*v
+			dot += float64(v) * pattern[j*patternSide+i]
 		}
 	}
-	if !normalise(window) {
+	const samples = patternSide * patternSide
+	spread := float64(squares) - float64(sum)*float64(sum)/samples
+	if spread < 1 {
 		return 0
 	}
-	sum := 0.0
-	for i, v := range window {
-		sum += v * pattern[i]
-	}
-	return sum
+	return dot / math.Sqrt(spread)
 }
 
 // values lists a film's figures by name in a fixed order, for tables.
