@@ -183,6 +183,26 @@ func TestPythonLoRA(t *testing.T) {
 	if after, err := l.Evaluate(context.Background(), b); err != nil || after >= before {
 		t.Errorf("loss %v before, %v after five steps (%v)", before, after, err)
 	}
+	o.Kind, o.Loss, o.LR = "grpo", lossNamed(t, "xragent with KL"), 0
+	away := func() float64 {
+		t.Helper()
+		st, err := l.Step(context.Background(), b, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.KL
+	}
+	moved := away()
+	if err := l.Start(context.Background(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if first := away(); first != 0 || moved <= 0 {
+		t.Errorf("KL is %v from the first adapter to itself, %v after five steps", first, moved)
+	}
+	o = batch.Objective{Kind: "sft", LR: 1e-2, Weight: o.Weight}
+	if _, err := l.Step(context.Background(), b, o); err != nil { // something to publish
+		t.Fatal(err)
+	}
 	m, err := l.Publish(context.Background(), 1)
 	if err != nil {
 		t.Fatal(err)
