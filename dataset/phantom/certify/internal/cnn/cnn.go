@@ -46,8 +46,10 @@ type Example struct {
 	Targets []Target
 }
 
-// A Shape is the number of channels of each convolution and the features that
-// the heads read.
+// A Shape is the number of channels of each convolution and of the dense
+// features. Beside those, which say where things are, the heads read each
+// channel's maximum over the picture and over eight bands of either half of it,
+// which say whether something is there at all.
 type Shape struct {
 	Channels []int
 	Features int
@@ -61,6 +63,7 @@ var Usual = Shape{Channels: []int{16, 24, 32, 48}, Features: 128}
 type Net struct {
 	convs []conv
 	dense linear
+	pool  pool
 	heads []linear
 	theta []float32
 }
@@ -80,6 +83,42 @@ type linear struct{ in, out, at int }
 
 func (l linear) params() int { return l.out * (l.in + 1) }
 
+// A pool takes maxima of channels of side × side cells.
+type pool struct{ channels, side int }
+
+// bands is how many bands each half of the picture has.
+const bands = 8
+
+func (p pool) windows() int { return 2*bands + 1 }
+func (p pool) outputs() int { return p.channels * p.windows() }
+
+// window returns the rows and columns of a window; the last is the picture.
+func (p pool) window(i int) (y0, y1, x0, x1 int) {
+	if i == 2*bands {
+		return 0, p.side, 0, p.side
+	}
+	band, half := i/2, i%2
+	return band * p.side / bands, (band + 1) * p.side / bands, half * p.side / 2, (half + 1) * p.side / 2
+}
+
+// forward writes the maxima, and where they are.
+func (p pool) forward(in, out []float32, at []int) {
+	for w := range p.windows() {
+		y0, y1, x0, x1 := p.window(w)
+		for c := range p.channels {
+			best := (c*p.side+y0)*p.side + x0
+			for y := y0; y < y1; y++ {
+				for x := x0; x < x1; x++ {
+					if i := (c*p.side+y)*p.side + x; in[i] > in[best] {
+						best = i
+					}
+				}
+			}
+			out[w*p.channels+c], at[w*p.channels+c] = in[best], best
+		}
+	}
+}
+
 // New makes a network without heads.
 func New(shape Shape, seed uint64) *Net {
 	n := &Net{}
@@ -97,9 +136,13 @@ func New(shape Shape, seed uint64) *Net {
 	}
 	n.dense = linear{in * side * side, shape.Features, len(n.theta)}
 	n.grow(n.dense.params())
+	n.pool = pool{in, side}
 	n.spread(rng, n.dense.at, n.dense.in*n.dense.out, math.Sqrt(2/float64(n.dense.in)))
 	return n
 }
+
+// features is how many the heads read.
+func (n *Net) features() int { return n.dense.out + n.pool.outputs() }
 
 func (n *Net) grow(by int) { n.theta = append(n.theta, make([]float32, by)...) }
 
@@ -114,7 +157,7 @@ func (n *Net) spread(rng *rand.Rand, at, count int, deviation float64) {
 // AddHead adds a head of that many outputs, all zero at first, and returns its
 // index.
 func (n *Net) AddHead(outputs int) int {
-	n.heads = append(n.heads, linear{n.dense.out, outputs, len(n.theta)})
+	n.heads = append(n.heads, linear{n.features(), outputs, len(n.theta)})
 	n.grow(n.heads[len(n.heads)-1].params())
 	return len(n.heads) - 1
 }
@@ -132,6 +175,7 @@ type tape struct {
 	acts  [][]float32 // the picture, then each convolution's output
 	cols  [][]float32 // unrolled input of each convolution
 	feats []float32
+	at    []int     // of the maxima
 	keep  []float32 // of the features: 0, or what makes up for those that are dropped
 
 	dActs, dCols [][]float32
@@ -139,7 +183,7 @@ type tape struct {
 }
 
 func (n *Net) newTape() *tape {
-	t := &tape{feats: make([]float32, n.dense.out), dFeats: make([]float32, n.dense.out)}
+	t := &tape{feats: make([]float32, n.features()), dFeats: make([]float32, n.features()), at: make([]int, n.pool.outputs())}
 	t.acts = append(t.acts, make([]float32, Side*Side))
 	t.dActs = append(t.dActs, nil)
 	for _, c := range n.convs {
@@ -173,8 +217,10 @@ func (n *Net) forward(t *tape) {
 	for i, c := range n.convs {
 		c.forward(n.theta, t.acts[i], t.cols[i], t.acts[i+1])
 	}
-	n.dense.forward(n.theta, t.acts[len(n.convs)], t.feats)
-	rectify(t.feats)
+	last := t.acts[len(n.convs)]
+	n.dense.forward(n.theta, last, t.feats)
+	rectify(t.feats[:n.dense.out])
+	n.pool.forward(last, t.feats[n.dense.out:], t.at)
 	for i, k := range t.keep {
 		t.feats[i] *= k
 	}
@@ -328,7 +374,10 @@ func (n *Net) backward(t *tape, targets []Target, grad []float32) float64 {
 	}
 	last := len(n.convs)
 	clear(t.dActs[last])
-	n.dense.backward(n.theta, grad, t.acts[last], t.dFeats, t.dActs[last])
+	n.dense.backward(n.theta, grad, t.acts[last], t.dFeats[:n.dense.out], t.dActs[last])
+	for i, at := range t.at {
+		t.dActs[last][at] += t.dFeats[n.dense.out+i]
+	}
 	for i := last - 1; i >= 0; i-- {
 		n.convs[i].backward(n.theta, grad, t.cols[i], t.acts[i+1], t.dActs[i+1], t.dCols[i], t.dActs[i])
 	}

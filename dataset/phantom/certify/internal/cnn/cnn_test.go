@@ -41,7 +41,10 @@ func TestGradient(t *testing.T) {
 	}
 	p := picture(rng)
 	tp := n.newTape()
-	tp.keep = []float32{1.25, 1.25, 0, 1.25, 1.25, 1.25}
+	tp.keep = make([]float32, n.features())
+	for i := range tp.keep {
+		tp.keep[i] = 1.25 * float32(min(i%5, 1))
+	}
 	grad := make([]float32, len(n.theta))
 	loss := func(g []float32) float64 {
 		tp.load(p, 1, -2)

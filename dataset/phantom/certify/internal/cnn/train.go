@@ -62,7 +62,7 @@ func (n *Net) fitting(o Options, examples int) *fitting {
 	f.m, f.v = make([]float32, len(n.theta)), make([]float32, len(n.theta))
 	for i := range shards {
 		f.tapes[i], f.grads[i] = n.newTape(), make([]float32, len(n.theta))
-		f.tapes[i].keep = make([]float32, n.dense.out)
+		f.tapes[i].keep = make([]float32, n.features())
 	}
 	return f
 }
