@@ -169,3 +169,20 @@ func TestDifferenceOfIndependent(t *testing.T) {
 		t.Errorf("difference %.4f [%.4f, %.4f], want 0.2000 [0.0524, 0.3339]", gain, low, high)
 	}
 }
+
+func TestAgainst(t *testing.T) {
+	base := result("a", Plain, rows(100, func(i int) bool { return i < 50 }))
+	better := result("b", Plain, rows(100, func(i int) bool { return i < 70 }))
+	c, err := Against(base, []Result{better, base})
+	if err != nil || c.Pairs[0].Fixed != 20 || c.Holm[0] != 2*c.Pairs[0].P || c.Holm[1] != 1 {
+		t.Errorf("comparison %+v (%v)", c, err)
+	}
+	var w bytes.Buffer
+	if err := WriteComparison(&w, c); err != nil || !strings.Contains(w.String(), "3 seeds") {
+		t.Errorf("text %q (%v) does not say what one run supports", w.String(), err)
+	}
+	better.Questions = "other"
+	if _, err := Against(base, []Result{better}); err == nil {
+		t.Error("results of different questions were compared")
+	}
+}

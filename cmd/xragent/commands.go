@@ -195,7 +195,7 @@ func exportCommand() *cobra.Command {
 }
 
 func evalCommand() *cobra.Command {
-	return pipelineCommand("eval", "Evaluate the run's checkpoints, or exported ones, on held-out questions", configs.StageEval,
+	cmd := pipelineCommand("eval", "Evaluate the run's checkpoints, or exported ones, on held-out questions", configs.StageEval,
 		func(cmd *cobra.Command) func(*session, context.Context) error {
 			checkpoints := cmd.Flags().StringArray("checkpoint", nil, "evaluate this export instead, as NAME=DIR (repeatable; neighbours are compared)")
 			return func(s *session, ctx context.Context) error {
@@ -209,6 +209,8 @@ func evalCommand() *cobra.Command {
 				return s.evaluate(ctx, list)
 			}
 		})
+	cmd.AddCommand(compareCommand())
+	return cmd
 }
 
 func corpusCommand() *cobra.Command {

@@ -165,7 +165,7 @@ func (x *exam) key(j eval.Job, digest string, asked []dataset.Sample) (string, e
 	parts := []any{
 		eval.Version, digest, j.Condition, eval.QuestionsDigest(asked),
 		x.cfg.Temperature, x.cfg.MaxTokens, x.cfg.Retries, x.cfg.Seed,
-		reward.Version, x.s.cfg.Reward,
+		reward.Version, x.s.cfg.Reward, x.s.cfg.GRPO.Tools, x.s.cfg.GRPO.Gate,
 		x.s.tools.Schemas(), t.Segmenter, t.Gate, t.Crop, t.Noise,
 		l.KMax, l.MaxContext, l.MaxImages, l.ImageTokens,
 		chat.SystemPrompt, blobs.Digest(x.s.codec.JSON()), x.s.images.Hash(), x.s.cfg.GRPO.Tools, x.s.cfg.GRPO.Gate,
