@@ -37,6 +37,7 @@ type inspected struct {
 	BodyPart    string   `json:"body_part,omitempty"`
 	View        string   `json:"view,omitempty"`
 	ViewSource  string   `json:"view_source,omitempty"`
+	Mirrored    bool     `json:"mirrored,omitempty"` // as the file says
 	AgeYears    float64  `json:"age_years,omitempty"`
 	SpacingMM   float64  `json:"spacing_mm,omitempty"`
 	SpacingFrom string   `json:"spacing_from,omitempty"`
@@ -98,6 +99,7 @@ func inspect(path, pngDir string) inspected {
 	row.AgeYears, row.SpacingMM, row.SquarePx, row.BurntIn = a.AgeYears, a.SpacingMM, a.SquarePx, string(dicom.BurntInUnknown)
 	if d := film.DICOM; d != nil {
 		row.Modality, row.BodyPart, row.Syntax, row.Photometric, row.Bits = d.Modality, d.BodyPart, d.Syntax, d.Photometric, d.Bits
+		row.View, row.ViewSource, row.Mirrored = string(d.View), d.ViewFrom, d.Mirrored
 		row.SpacingFrom, row.Shown, row.BurntIn, row.Notes = d.Spacing.From, d.Shown, string(d.BurntIn), d.Notes
 	}
 	return row

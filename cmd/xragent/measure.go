@@ -137,6 +137,9 @@ func (f measureFlags) measure(path string) measured {
 		return row
 	}
 	row.fill(in, measure.Assess(in, measure.Preset(f.gate)))
+	if d := film.DICOM; d != nil && d.View != "" { // the gate may know better: another body part, stored mirrored
+		row.View, row.ViewSource = string(d.View), d.ViewFrom
+	}
 	if err := f.write(path, in, row); err != nil {
 		row.Error = err.Error()
 	}

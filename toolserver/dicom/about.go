@@ -9,8 +9,9 @@ import (
 )
 
 // About returns what the file says of its image in the terms of a data set. An
-// image of another part of the body has the view OTHER. Millimetres are left
-// out where pixels are not square.
+// image of another part of the body has the view OTHER, and so has one that is
+// stored mirrored: the patient's sides would be taken for each other.
+// Millimetres are left out where pixels are not square.
 func (m *Image) About() dataset.Image {
 	a := dataset.Image{
 		Width: m.Gray.Rect.Dx(), Height: m.Gray.Rect.Dy(), View: string(m.View), ViewFrom: m.ViewFrom,
@@ -21,6 +22,9 @@ func (m *Image) About() dataset.Image {
 	}
 	if !slices.Contains(chestParts, m.BodyPart) {
 		a.View, a.ViewFrom = string(Other), "body_part"
+	}
+	if m.Mirrored {
+		a.View, a.ViewFrom = string(Other), "patient_orientation"
 	}
 	return a
 }

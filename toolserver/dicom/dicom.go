@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"strings"
 )
 
 // Limits bound what a file may make the reader allocate.
@@ -41,6 +42,7 @@ type Image struct {
 	View     View
 	ViewFrom string // view_position, view_code, protocol_name or "" when unknown
 	AgeYears float64
+	Mirrored bool // rows run to the patient's right, as the file says; nothing is flipped
 	BurntIn  Risk
 	Spacing  Spacing
 
@@ -133,6 +135,7 @@ func (m *Image) describe(h *header) error {
 	m.BodyPart = bodyPart(h.term(tagBodyPart))
 	m.View, m.ViewFrom = viewOf(h)
 	m.AgeYears = age(h.text(tagAge))
+	m.Mirrored = strings.HasPrefix(strings.ToUpper(h.text(tagOrientation)), "R")
 	m.BurntIn = burntIn(h.term(tagBurntIn))
 	m.Spacing = spacingOf(h)
 	return nil

@@ -204,6 +204,27 @@ func TestFacts(t *testing.T) {
 	}
 }
 
+// TestAbout holds which films a data set is told are no usual frontal chests.
+func TestAbout(t *testing.T) {
+	view := field{tagViewPosition, "CS", "PA"}
+	for _, c := range []struct {
+		fields     []field
+		view, from string
+		mm         float64
+	}{
+		{[]field{view}, "PA", "view_position", 0},
+		{[]field{view, {tagBodyPart, "CS", "HAND"}}, "OTHER", "body_part", 0},
+		{[]field{view, {tagOrientation, "CS", `R\F`}}, "OTHER", "patient_orientation", 0},
+		{[]field{view, {tagOrientation, "CS", `L\F`}, {tagPixelSpacing, "DS", `0.2\0.2`}}, "PA", "view_position", 0.2},
+		{[]field{view, {tagPixelSpacing, "DS", `0.2\0.1`}}, "PA", "view_position", 0},
+	} {
+		a := mustDecode(t, file(c.fields...)).About()
+		if a.View != c.view || a.ViewFrom != c.from || a.SpacingMM != c.mm {
+			t.Errorf("%v: %+v", c.fields, a)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	number := func(t tag, n int) field { return field{t, "US", []int{n}} }
 	whole := file()

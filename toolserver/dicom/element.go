@@ -23,6 +23,7 @@ const (
 	tagImagerSpace  tag = 0x0018_1164
 	tagViewPosition tag = 0x0018_5101
 	tagViewCode     tag = 0x0054_0220
+	tagOrientation  tag = 0x0020_0020
 	tagSamples      tag = 0x0028_0002
 	tagPhotometric  tag = 0x0028_0004
 	tagPlanar       tag = 0x0028_0006
@@ -62,7 +63,7 @@ const (
 // allowed is the allow-list of the data set's top level.
 var allowed = map[tag]bool{
 	tagSOPClass: true, tagModality: true, tagAge: true, tagBodyPart: true, tagProtocol: true, tagMagnified: true, tagImagerSpace: true,
-	tagViewPosition: true, tagViewCode: true, tagSamples: true, tagPhotometric: true, tagPlanar: true, tagFrames: true, tagRows: true,
+	tagViewPosition: true, tagViewCode: true, tagOrientation: true, tagSamples: true, tagPhotometric: true, tagPlanar: true, tagFrames: true, tagRows: true,
 	tagColumns: true, tagPixelSpacing: true, tagAspect: true, tagAllocated: true, tagStored: true, tagHighBit: true, tagSigned: true,
 	tagPadding: true, tagPaddingLimit: true, tagBurntIn: true, tagSpacingFrom: true, tagCentre: true, tagWidth: true, tagIntercept: true,
 	tagSlope: true, tagVOIFunction: true, tagModalityLUT: true, tagVOILUT: true,

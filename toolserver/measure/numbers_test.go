@@ -284,11 +284,15 @@ func wingspan(t testing.TB, name string) Structures {
 // published ratios. The default must reproduce them.
 func TestPublishedRatios(t *testing.T) {
 	names, want := published(t)
+	masks := map[string]Structures{}
+	for _, name := range names {
+		masks[name] = wingspan(t, name)
+	}
 	for _, variant := range Variants {
 		var errs []float64
 		bias := 0.0
 		for _, name := range names {
-			n, err := CTR(wingspan(t, name), variant, 0)
+			n, err := CTR(masks[name], variant, 0)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
