@@ -159,6 +159,9 @@ func (l *lab) run(ctx context.Context, out io.Writer) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w (%w)", errInterrupted, made)
 	}
+	if made != nil { // a failure, also where what failed was refused: the others have run
+		made = fmt.Errorf("study %s: %v: mend it, then go on with --resume", l.spec.Name, made)
+	}
 	return errors.Join(made, l.report(out))
 }
 
