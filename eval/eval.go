@@ -1,9 +1,17 @@
-// Package eval measures a policy on held-out questions.
+// Package eval measures a policy on held-out questions, under controls, and says
+// what the figures can bear.
 //
 // The denominator is fixed: every question counts, and one without a usable
 // answer after its retries is wrong. Scores stand beside the strongest constant
-// answer per template, so that a skewed key is not mistaken for skill. It
-// computes no reward and trains nothing.
+// answer per template, so that a skewed key is not mistaken for skill. [Controls]
+// lists the conditions, [Plan] which of them a policy is put under, and [Analyse]
+// makes one [Report] of their results: priors, routing, tools, gate, rescue and
+// damage against the churn of sampling, and distribution shift. Statistics name
+// their source where they stand; each is an interval or comes with one.
+//
+// The package refuses to compare results of different questions and to rest a
+// claim on one seed ([Pool], [Pooled.Claim]). It computes no reward, trains
+// nothing, and wraps no part of a rollout; package control does that.
 package eval
 
 import (

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -46,9 +47,9 @@ func plainResult(dir, policy string) (eval.Result, error) {
 	if err := json.Unmarshal(text, &rep); err != nil {
 		return eval.Result{}, fmt.Errorf("run %s: report.json: %w: evaluate it again", dir, err)
 	}
-	name := policy
+	name := cmp.Or(policy, rep.Policy())
 	if name == "" {
-		name = rep.Policy()
+		return eval.Result{}, fmt.Errorf("run %s: report.json has version %q, want %s: evaluate it again", dir, rep.Version, eval.Version)
 	}
 	k, err := readKept(filepath.Join(dir, "eval", resultName(eval.Job{Policy: name, Condition: eval.Plain, Split: dataset.Test})))
 	if err != nil {
