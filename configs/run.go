@@ -384,6 +384,7 @@ func (r Run) withoutEffect(given []string) []error {
 	}
 	ignored(r.GRPO.Loss.KL.Coef == 0, "grpo.loss.kl.estimator", "with grpo.loss.kl.coef 0")
 	ignored(r.GRPO.Loss.Correction.Level == loss.NoCorrection, "grpo.loss.correction.mode", "with grpo.loss.correction.level none")
+	ignored(r.Eval.Controls == eval.NoControls, "eval.control_questions", "with eval.controls none")
 	ignored(!r.Has(StageEval), "eval", "without the stage eval")
 	ignored(!r.Has(StageExport), "export", "without the stage export")
 	return errs
