@@ -287,12 +287,9 @@ func TestEveryPrefixIsRefused(t *testing.T) {
 // text, is in what is returned or in an error.
 func TestNothingIdentifies(t *testing.T) {
 	const secret = "SMITH^JANE"
-	var private []field
-	for _, f := range []field{{0x0008_0080, "LO", secret}, {0x0010_0010, "PN", secret}, {0x0010_0020, "LO", secret}, {0x0010_0030, "DA", secret},
+	private := []field{{0x0008_0080, "LO", secret}, {0x0010_0010, "PN", secret}, {0x0010_0020, "LO", secret}, {0x0010_0030, "DA", secret},
 		{0x0009_1001, "LO", secret}, {tagProtocol, "LO", secret + " PA"}, {tagBodyPart, "CS", secret}, {tagViewPosition, "CS", secret},
-		{tagBurntIn, "CS", secret}, {tagAge, "AS", secret}, {tagModality, "CS", secret}} {
-		private = append(private, f)
-	}
+		{tagBurntIn, "CS", secret}, {tagAge, "AS", secret}, {tagModality, "CS", secret}}
 	whole := file(private...)
 	m := mustDecode(t, whole)
 	if text := fmt.Sprintf("%+v", m); strings.Contains(text, "SMITH") || strings.Contains(text, "JANE") {

@@ -21,8 +21,7 @@ type frame struct {
 
 // stored is an image's values as they stand in the file; bits are those used.
 type stored struct {
-	values []int32
-	colour bool // the values are the luminance of colours
+	values []int32 // of colours, their luminance
 }
 
 // frame reads and checks the description; nothing is decoded or allocated yet.
@@ -150,7 +149,7 @@ func (f *frame) decodeNative(h *header) (stored, error) {
 	out := make([]int32, n)
 	switch {
 	case f.samples == 3:
-		return stored{f.luminance(func(i, c int) byte { return f.data[f.colourAt(i, c)] }, h), true}, nil
+		return stored{f.luminance(func(i, c int) byte { return f.data[f.colourAt(i, c)] }, h)}, nil
 	case f.allocated == 16:
 		for i := range out {
 			out[i] = f.value(h.syntax.order.Uint16(f.data[2*i:]))
@@ -200,7 +199,7 @@ func (f *frame) value(cell uint16) int32 {
 // fromPlanes joins RLE's byte planes, the most significant first.
 func (f *frame) fromPlanes(planes [][]byte, h *header) stored {
 	if f.samples == 3 {
-		return stored{f.luminance(func(i, c int) byte { return planes[c][i] }, h), true}
+		return stored{f.luminance(func(i, c int) byte { return planes[c][i] }, h)}
 	}
 	out := make([]int32, f.rows*f.columns)
 	for i := range out {
@@ -249,7 +248,7 @@ func (f *frame) fromCells(cells []uint16) stored {
 	for i, c := range cells {
 		out[i] = f.value(c)
 	}
-	return stored{values: out, colour: f.samples == 3}
+	return stored{values: out}
 }
 
 // fromGoImage takes an image's luminance.

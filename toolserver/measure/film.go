@@ -442,18 +442,3 @@ func correlate(p *image.Gray, x0, y0, w, h float64) float64 {
 	}
 	return dot / math.Sqrt(spread)
 }
-
-// values lists a film's figures by name in a fixed order, for tables.
-func (f *film) values() []struct {
-	name  string
-	value float64
-} {
-	return []struct {
-		name  string
-		value float64
-	}{
-		{"pattern", f.pattern}, {"contrast", f.contrast}, {"heart_low", f.heartLow}, {"heart_left", f.heartLeft}, {"tilt", f.tilt},
-		{"proportion", f.proportion}, {"share", f.share}, {"contact", f.contact}, {"heart_tall", f.heartTall}, {"offset", f.offset},
-		{"area", slices.Min(f.area[:])}, {"narrow", f.narrow}, {"short", f.short}, {"whole", f.whole}, {"overlap", f.overlap}, {"heart_gap", f.filled}, {"flat", f.flat}, {"dense", f.dense},
-	}
-}
