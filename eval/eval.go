@@ -162,8 +162,10 @@ type evaluator struct {
 	score   reward.Config
 }
 
-// ask returns the terminal record of s. A rollout that fails is retried like an
-// unusable answer and then counts as wrong; only a cancelled context is an error.
+// ask returns the terminal record of s. An unusable answer is retried with a
+// fresh seed, none when greedy; a rollout that the world lost is made again with
+// the same one. What still has no answer then is wrong; only a cancelled context
+// is an error.
 func (e evaluator) ask(ctx context.Context, s dataset.Sample) (Row, error) {
 	row := Row{Sample: s.ID, Kind: s.Prompt.Kind, Capability: s.Capability, Template: s.Template,
 		Need: s.Need, Cluster: cmp.Or(s.Patient, s.Study, s.ID), Relevant: len(s.Relevant) > 0, Key: AnswerText(s), Invalid: true}
@@ -171,10 +173,16 @@ func (e evaluator) ask(ctx context.Context, s dataset.Sample) (Row, error) {
 	if e.cfg.Temperature == 0 || e.cond.sampled() {
 		retries = 0
 	}
-	for attempt := 0; attempt <= retries && row.Invalid; attempt++ {
-		row.Attempts = attempt + 1
-		if err := e.attempt(ctx, s, attempt, &row); err != nil {
+	answers, lost := 0, 0
+	for row.Invalid && answers <= retries && lost <= e.cfg.Retries {
+		row.Attempts++
+		if err := e.attempt(ctx, s, answers, &row); err != nil {
 			return row, err
+		}
+		if row.Error != "" {
+			lost++
+		} else {
+			answers++
 		}
 	}
 	return row, nil

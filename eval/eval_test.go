@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"xragent/dataset"
+	"xragent/reward"
 	"xragent/rollout"
 )
 
@@ -153,5 +155,43 @@ func TestSelectIsAFixedPart(t *testing.T) {
 	two, three := Select(samples, 2), Select(reversed, 3)
 	if two[0].ID != three[0].ID || two[1].ID != three[1].ID {
 		t.Errorf("Select(2) = %v is not the start of Select(3) = %v", two, three)
+	}
+}
+
+// What the world lost is asked again with the same seed, also when greedy; a
+// policy without an answer is not.
+func TestLostRolloutsAreMadeAgain(t *testing.T) {
+	s := dataset.Sample{ID: "q", Answer: "yes", Prompt: dataset.Prompt{Kind: dataset.Binary}}
+	for _, tc := range []struct {
+		name      string
+		lost      int // rollouts before one succeeds
+		answer    string
+		attempts  int
+		right     bool
+		hasFailed bool
+	}{
+		{"lost once", 1, "yes", 2, true, false},
+		{"lost for good", 99, "yes", 4, false, true},
+		{"no answer", 0, "", 1, false, false},
+		{"lost, then no answer", 2, "", 3, false, false},
+	} {
+		var seeds []uint64
+		roll := func(_ context.Context, task rollout.Task) (rollout.Trajectory, error) {
+			seeds = append(seeds, task.Seed)
+			tr := rollout.Trajectory{Sample: "q", Stop: rollout.ToolDown}
+			if len(seeds) > tc.lost {
+				tr.Stop = rollout.Answered
+				tr.Turns = []rollout.Turn{{Text: "<assess>a</assess>"}, {Text: "<think>t</think><answer>" + tc.answer + "</answer>"}}
+			}
+			return tr, nil
+		}
+		res, err := Run(context.Background(), Default, "p", Plain, []dataset.Sample{s}, 0, roll, reward.Default(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := res.Rows[0]
+		if row.Attempts != tc.attempts || row.Strict != tc.right || (row.Error != "") != tc.hasFailed || len(slices.Compact(seeds)) != 1 {
+			t.Errorf("%s: %+v with seeds %v", tc.name, row, seeds)
+		}
 	}
 }

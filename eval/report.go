@@ -555,11 +555,11 @@ func (a *analysis) confusions() {
 	for _, template := range distinct(plain.Rows, func(r Row) string { return r.Template }) {
 		var rows []Row
 		for _, r := range plain.Rows {
-			if r.Template == template {
+			if r.Template == template && r.Kind != dataset.Report {
 				rows = append(rows, r)
 			}
 		}
-		if keys := distinct(rows, func(r Row) string { return r.Key }); len(keys) <= mostKeys {
+		if keys := distinct(rows, func(r Row) string { return r.Key }); len(rows) > 0 && len(keys) <= mostKeys {
 			a.rep.Confusions = append(a.rep.Confusions, confuse(template, keys, rows))
 		}
 	}
@@ -640,9 +640,12 @@ func (a *analysis) mark() {
 			mark("with another study's images %.1f points above the majority on questions that pixels decide: more than %.0f; something leaks", 100*above, 100*withinPoints)
 		}
 	}
+	if i := a.rep.GateTells; i != nil && i.Exceeds {
+		mark("the gate tells of the answer: %.3f bits observed, more than the %.3f of chance", i.Plain, i.Chance)
+	}
 	for _, s := range a.rep.Summaries {
 		if s.Errors > 0 {
-			mark("%s, %s: %d questions failed and count as wrong", s.Name, s.Condition, s.Errors)
+			mark("%s, %s, %s: %d rollouts were lost and count as wrong: evaluate again", s.Name, s.Condition, s.Split, s.Errors)
 		}
 	}
 }

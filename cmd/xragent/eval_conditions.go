@@ -19,6 +19,7 @@ import (
 	"xragent/internal/blobs"
 	"xragent/reward"
 	"xragent/toolserver"
+	"xragent/toolserver/measure"
 )
 
 // An exam is one evaluation under way.
@@ -63,7 +64,7 @@ func (s *session) examine(ctx context.Context, d *samples) (*exam, error) {
 	}
 	x.bench = &control.Bench{
 		Loop: s.cfg.Loop, Sampler: x.stand, Tools: s.tools, Exact: exact, Codec: s.codec, Blobs: s.blobs,
-		Truth: d.truth, Seed: x.cfg.Seed, Parallel: s.cfg.Tools.Concurrency,
+		Truth: d.truth, Whole: s.cfg.Tools.Gate == measure.AllOrNothing, Seed: x.cfg.Seed, Parallel: s.cfg.Tools.Concurrency,
 	}
 	return x, nil
 }
@@ -118,6 +119,9 @@ func (x *exam) condition(ctx context.Context, j eval.Job, digest string, asked [
 	res, err := x.run(ctx, j, asked)
 	if err != nil {
 		return res, err
+	}
+	if slices.ContainsFunc(res.Rows, func(r eval.Row) bool { return r.Error != "" }) {
+		key = "" // what the world lost is asked again next time
 	}
 	text, err := json.Marshal(kept{key, res})
 	if err != nil {

@@ -39,6 +39,7 @@ type Bench struct {
 	Codec    Codec
 	Blobs    loop.Blobs
 	Truth    func(study string) (phantom.Truth, bool) // nil: none is known
+	Whole    bool                                     // the gate shows all of a bundle or nothing
 	Seed     uint64
 	Parallel int // measurements at once
 
@@ -46,7 +47,7 @@ type Bench struct {
 	bundles  []rollout.Bundle
 }
 
-// A part is the sampler or the tools of one question's loop.
+// Parts are the sampler and the tools of one question's loop.
 type parts struct {
 	sampler loop.Sampler
 	tools   loop.Tools

@@ -370,3 +370,18 @@ func TestCorrect(t *testing.T) {
 		t.Errorf("an error became %q", got)
 	}
 }
+
+func TestTruthAdmitsWholeBundlesWhereTheGateDoes(t *testing.T) {
+	b := Bench{Truth: func(string) (phantom.Truth, bool) {
+		return phantom.Truth{View: phantom.PA, Anatomical: phantom.Measures{CTR: 0.5, Shift: 0.1}}, true
+	}}
+	own := []rollout.Bundle{{Image: 0, Measurements: []rollout.Measurement{
+		{Name: rollout.CTR, Value: 0.51, Computed: true, Admitted: true}, {Name: rollout.Shift, Value: 0, Computed: true, Admitted: true}}}}
+	for whole, want := range map[bool]string{false: "[ctr]", true: "[]"} {
+		b.Whole = whole
+		got, err := b.byTruth([]dataset.Sample{{}}, own)
+		if err != nil || fmt.Sprint(got[0].Admit(rollout.GateOn)) != want {
+			t.Errorf("whole %v: %v admitted (%v), want %s", whole, got[0].Admit(rollout.GateOn), err, want)
+		}
+	}
+}

@@ -67,7 +67,8 @@ func admitting(b rollout.Bundle, admit func(rollout.Measurement) bool) rollout.B
 	return b
 }
 
-// byTruth admits what lies near the anatomical truth.
+// byTruth admits what lies near the anatomical truth: each measurement by
+// itself, or the bundle where all that it holds does.
 func (b *Bench) byTruth(samples []dataset.Sample, own []rollout.Bundle) ([]rollout.Bundle, error) {
 	truths, err := b.truths(samples)
 	if err != nil {
@@ -76,9 +77,13 @@ func (b *Bench) byTruth(samples []dataset.Sample, own []rollout.Bundle) ([]rollo
 	out := make([]rollout.Bundle, len(own))
 	for i, t := range truths {
 		truth := map[string]float64{rollout.CTR: t.Anatomical.CTR, rollout.Asymmetry: t.Anatomical.Asymmetry, rollout.Shift: t.Anatomical.Shift}
-		out[i] = admitting(own[i], func(m rollout.Measurement) bool {
+		near := func(m rollout.Measurement) bool {
 			return t.View != phantom.Lateral && math.Abs(m.Value-truth[m.Name]) <= tolerance[m.Name]
-		})
+		}
+		if b.Whole && slices.ContainsFunc(own[i].Measurements, func(m rollout.Measurement) bool { return m.Computed && !near(m) }) {
+			near = func(rollout.Measurement) bool { return false }
+		}
+		out[i] = admitting(own[i], near)
 	}
 	return out, nil
 }
