@@ -43,17 +43,19 @@ const (
 	RandomCall Condition = "random_call" // called at the policy's rate, on questions drawn by chance
 	OracleCall Condition = "oracle_call" // the tool that the question needs, or none
 
-	OracleTools Condition = "oracle_tools"        // answers from truth, about the right place
-	OtherTools  Condition = "other_study_tools"   // answers about another study
-	ToolText    Condition = "tool_text_no_image"  // a blank image, and the tools' text about the real one
-	GateOff     Condition = "gate_off"            // every computed measurement is shown
-	GateOracle  Condition = "gate_oracle"         // those that are near the truth are shown
-	GateRandom  Condition = "gate_random"         // shown at the gate's rate, on studies drawn by chance
-	BundleSwap  Condition = "bundle_swapped"      // another study's measurements, whose CTR is at least 0.1 away
-	Sampled1    Condition = "sampled_1"           // at temperature 1, twice: the churn of chance
-	Sampled2    Condition = "sampled_2"           //
-	OffSampled1 Condition = "tools_off_sampled_1" //
-	OffSampled2 Condition = "tools_off_sampled_2" //
+	OracleTools Condition = "oracle_tools"       // answers from truth, about the right place
+	OtherTools  Condition = "other_study_tools"  // answers about another study
+	ToolText    Condition = "tool_text_no_image" // a blank image, and the tools' text about the real one
+	GateOff     Condition = "gate_off"           // every computed measurement is shown
+	GateOracle  Condition = "gate_oracle"        // those that are near the truth are shown
+	GateRandom  Condition = "gate_random"        // shown at the gate's rate, on studies drawn by chance
+	BundleSwap  Condition = "bundle_swapped"     // another study's measurements, whose CTR is at least 0.1 away
+
+	// At temperature 1, twice each: the churn of chance.
+	Sampled1    Condition = "sampled_1"
+	Sampled2    Condition = "sampled_2"
+	OffSampled1 Condition = "tools_off_sampled_1"
+	OffSampled2 Condition = "tools_off_sampled_2"
 )
 
 // A Section is a part of the report.
