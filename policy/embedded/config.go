@@ -90,6 +90,9 @@ type VisionRope struct {
 // visionTheta is the base of the tower's rotary embedding.
 const visionTheta = 10000
 
+// axialRope is the only form that the tower has.
+var axialRope = VisionRope{"axial", visionTheta}
+
 // withoutEffect are the keys that transformers writes into a config.json and
 // that do not change what the model computes.
 var withoutEffect = map[string]bool{
@@ -121,6 +124,12 @@ func ReadConfig(data []byte) (Config, error) {
 	if err != nil {
 		return c, fmt.Errorf("config.json: %w", err)
 	}
+	var kind struct {
+		ModelType string `json:"model_type"`
+	}
+	if json.Unmarshal(cleaned, &kind) == nil && kind.ModelType != modelType { // before the keys of that type surprise
+		return c, fmt.Errorf("config.json: %w", otherModel(kind.ModelType))
+	}
 	d := json.NewDecoder(bytes.NewReader(cleaned))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
@@ -151,7 +160,7 @@ func prune(tree map[string]any) {
 	}
 }
 
-// canonical brings the two spellings of the rope settings to the one written.
+// canonical brings what transformers 4 and 5 spell in two ways to the one written.
 func (c *Config) canonical() {
 	t := &c.Text
 	if t.RopeParameters != nil {
@@ -165,6 +174,15 @@ func (c *Config) canonical() {
 			r.RopeType = r.Type
 		}
 		r.Type = ""
+	}
+	if r := c.Vision.RopeParameters; r != nil && *r == axialRope {
+		c.Vision.RopeParameters = nil
+	}
+	if c.Vision.ModelType == "qwen3_vl_vision" { // as transformers 5 writes it
+		c.Vision.ModelType = modelType
+	}
+	if tie := t.TieWordEmbeddings; tie != nil && *tie == c.TieWordEmbeddings {
+		t.TieWordEmbeddings = nil
 	}
 }
 
@@ -187,9 +205,24 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// The types of the model, whose tower has the same, and of its decoder.
+const (
+	modelType = "qwen3_vl"
+	textType  = "qwen3_vl_text"
+)
+
+func otherModel(kind string) error {
+	return fmt.Errorf("model_type is %q, only %q (dense) is supported", kind, modelType)
+}
+
 func (c Config) validateTop() error {
-	if c.ModelType != "qwen3_vl" {
-		return fmt.Errorf("model_type is %q, only \"qwen3_vl\" (dense) is supported", c.ModelType)
+	switch {
+	case c.ModelType != modelType:
+		return otherModel(c.ModelType)
+	case c.Text.ModelType != "" && c.Text.ModelType != textType:
+		return fmt.Errorf("text_config.model_type is %q, only %q is supported", c.Text.ModelType, textType)
+	case c.Vision.ModelType != "" && c.Vision.ModelType != modelType:
+		return fmt.Errorf("vision_config.model_type is %q, only %q is supported", c.Vision.ModelType, modelType)
 	}
 	if t := c.Text.TieWordEmbeddings; t != nil && *t != c.TieWordEmbeddings {
 		return fmt.Errorf("tie_word_embeddings is %v but text_config.tie_word_embeddings is %v", c.TieWordEmbeddings, *t)
@@ -279,7 +312,7 @@ func (v VisionConfig) validate() error {
 		return err
 	}
 	switch side := v.gridSide(); {
-	case v.RopeParameters != nil && *v.RopeParameters != (VisionRope{"axial", visionTheta}):
+	case v.RopeParameters != nil && *v.RopeParameters != axialRope:
 		return fmt.Errorf("vision_config.rope_parameters is %+v, only axial with theta %d is supported", *v.RopeParameters, visionTheta)
 	case v.HiddenAct != "gelu_pytorch_tanh":
 		return fmt.Errorf("vision_config.hidden_act is %q, only \"gelu_pytorch_tanh\" is supported", v.HiddenAct)

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -66,28 +66,44 @@ func (w *Weights) fill(read map[string]Tensor) error {
 }
 
 func fillTensors(want []Tensor, read map[string]Tensor) error {
-	var wrong []string
+	shapes := make(map[string][]int, len(read))
+	for name, t := range read {
+		shapes[name] = t.Shape
+	}
+	if err := checkLayout(want, shapes); err != nil {
+		return err
+	}
 	for _, t := range want {
-		got, ok := read[t.Name]
+		copy(t.Data, read[t.Name].Data)
+	}
+	return nil
+}
+
+// checkLayout holds that shapes has every tensor wanted, in its shape, and none
+// besides.
+func checkLayout(want []Tensor, shapes map[string][]int) error {
+	var wrong []string
+	wanted := make(map[string]bool, len(want))
+	for _, t := range want {
+		wanted[t.Name] = true
+		got, ok := shapes[t.Name]
 		switch {
 		case !ok:
 			wrong = append(wrong, "missing "+t.Name)
-		case !slices.Equal(got.Shape, t.Shape):
-			wrong = append(wrong, fmt.Sprintf("%s has shape %v, want %v", t.Name, got.Shape, t.Shape))
+		case !slices.Equal(got, t.Shape):
+			wrong = append(wrong, fmt.Sprintf("%s has shape %v, want %v", t.Name, got, t.Shape))
 		}
-		delete(read, t.Name)
-		copy(t.Data, got.Data)
 	}
-	var extra []string
-	for name := range read {
-		extra = append(extra, "unexpected "+name)
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
+		if !wanted[name] {
+			wrong = append(wrong, "unexpected "+name)
+		}
 	}
-	sort.Strings(extra)
-	return mismatch(append(wrong, extra...))
+	return mismatch(wrong, "the file does not belong to this configuration")
 }
 
-// mismatch makes one error of the first few problems.
-func mismatch(wrong []string) error {
+// mismatch makes one error of the first few problems and what they mean.
+func mismatch(wrong []string, meaning string) error {
 	if len(wrong) == 0 {
 		return nil
 	}
@@ -96,7 +112,7 @@ func mismatch(wrong []string) error {
 	if n := len(wrong) - shown; n > 0 {
 		text += fmt.Sprintf("; and %d more", n)
 	}
-	return errors.New(text + "; the file does not belong to this configuration")
+	return errors.New(text + "; " + meaning)
 }
 
 // encodeSafetensors writes ts as F32 in name order.
@@ -171,40 +187,65 @@ func decodeHeader(data []byte) (map[string]entry, []byte, error) {
 	if len(data) < 8 {
 		return nil, nil, fmt.Errorf("safetensors file of %d bytes is truncated", len(data))
 	}
-	size := binary.LittleEndian.Uint64(data)
-	if size > maxHeader || size > uint64(len(data)-8) {
-		return nil, nil, fmt.Errorf("safetensors header of %d bytes does not fit a file of %d", size, len(data))
+	size, err := headerSize(data, int64(len(data)))
+	if err != nil {
+		return nil, nil, err
 	}
+	header, err := parseHeader(data[8 : 8+size])
+	return header, data[8+size:], err
+}
+
+// headerSize reads a header's length off the first 8 bytes of a file; see the
+// format at https://huggingface.co/docs/safetensors.
+func headerSize(start []byte, file int64) (int64, error) {
+	n := binary.LittleEndian.Uint64(start)
+	if n > maxHeader || n > uint64(file-8) {
+		return 0, fmt.Errorf("safetensors header of %d bytes does not fit a file of %d", n, file)
+	}
+	return int64(n), nil
+}
+
+func parseHeader(text []byte) (map[string]entry, error) {
 	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(data[8:8+size], &raw); err != nil {
-		return nil, nil, fmt.Errorf("safetensors header: %w", err)
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return nil, fmt.Errorf("safetensors header: %w", err)
 	}
 	delete(raw, "__metadata__")
 	header := make(map[string]entry, len(raw))
 	for name, r := range raw {
 		var e entry
 		if err := json.Unmarshal(r, &e); err != nil {
-			return nil, nil, fmt.Errorf("safetensors header: tensor %s: %w", name, err)
+			return nil, fmt.Errorf("safetensors header: tensor %s: %w", name, err)
 		}
 		header[name] = e
 	}
-	return header, data[8+size:], nil
+	return header, nil
 }
 
 func decodeTensor(name string, e entry, body []byte) (Tensor, error) {
-	n, err := countElements(e.Shape)
-	if err != nil {
+	if err := e.check(int64(len(body))); err != nil {
 		return Tensor{}, err
 	}
-	width, ok := map[string]int64{"F32": 4, "BF16": 2}[e.DType]
-	if !ok {
-		return Tensor{}, fmt.Errorf("dtype %s is not read, only F32 and BF16", e.DType)
+	return Tensor{name, e.Shape, decodeFloats(body[e.Offsets[0]:e.Offsets[1]], e.width())}, nil
+}
+
+// width returns the bytes of a number, 0 for a type that is not read.
+func (e entry) width() int64 { return map[string]int64{"F32": 4, "BF16": 2}[e.DType] }
+
+// check holds that e is readable and lies within a body of that many bytes.
+func (e entry) check(body int64) error {
+	n, err := countElements(e.Shape)
+	if err != nil {
+		return err
+	}
+	if e.width() == 0 {
+		return fmt.Errorf("dtype %s is not read, only F32 and BF16", e.DType)
 	}
 	lo, hi := e.Offsets[0], e.Offsets[1]
-	if lo < 0 || hi < lo || hi > int64(len(body)) || hi-lo != n*width {
-		return Tensor{}, fmt.Errorf("data_offsets %v do not fit shape %v in %d bytes; the file may be truncated", e.Offsets, e.Shape, len(body))
+	if lo < 0 || hi < lo || hi > body || hi-lo != n*e.width() {
+		return fmt.Errorf("data_offsets %v do not fit shape %v in %d bytes; the file may be truncated", e.Offsets, e.Shape, body)
 	}
-	return Tensor{name, e.Shape, decodeFloats(body[lo:hi], width)}, nil
+	return nil
 }
 
 // countElements multiplies the shape out, refusing what no file can hold.
@@ -221,12 +262,19 @@ func countElements(shape []int) (int64, error) {
 
 func decodeFloats(raw []byte, width int64) []float32 {
 	x := make([]float32, int64(len(raw))/width)
-	for i := range x {
+	decodeInto(x, raw, width)
+	return x
+}
+
+// decodeInto fills x from the front and returns how many numbers raw held.
+func decodeInto(x []float32, raw []byte, width int64) int {
+	n := len(raw) / int(width)
+	for i := range n {
 		if width == 4 {
 			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
 		} else {
 			x[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(raw[2*i:])) << 16)
 		}
 	}
-	return x
+	return n
 }
