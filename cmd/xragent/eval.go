@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"xragent/configs"
 	"xragent/dataset"
-	"xragent/dataset/phantom"
 	"xragent/eval"
 	"xragent/policy/embedded"
 	"xragent/rollout/loop"
@@ -118,10 +118,21 @@ func (s *session) evaluate(ctx context.Context, list []contender) error {
 		return usageError{err}
 	}
 	rep.Run, rep.Data, rep.Source, rep.Skipped = s.cfg.Run.Name, d.digest, s.cfg.Data.Source, skipped
-	if rep.Source == "phantom" {
-		rep.Generator = phantom.Hash()
+	if rep.Generator, err = s.generator(); err != nil {
+		return err
 	}
 	return s.writeReport(rep)
+}
+
+// generator is the hash of the generator that made the run's phantoms, "" for
+// other data; this program's own may be a newer one.
+func (s *session) generator() (string, error) {
+	if s.cfg.Data.Source != "phantom" {
+		return "", nil
+	}
+	var m dataset.Manifest
+	err := readInto(s.path(configs.StageData, "manifest.json"), &m)
+	return m.Generator, err
 }
 
 // contenderNames are what a table row and a file may be called.
