@@ -1,12 +1,10 @@
 package chat
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/ardanlabs/jinja"
 	"pgregory.net/rapid"
 
 	"xragent/dataset"
@@ -22,98 +20,34 @@ func codec(t testing.TB) *Codec {
 	return c
 }
 
-var schemas = []json.RawMessage{
-	json.RawMessage(`{"name":"region_parse","description":"describe a region","parameters":{"properties":{"region":{"type":"string"}}}}`),
-	json.RawMessage(`{"name":"roi_crop","description":"magnify a region","parameters":{"properties":{"region":{"type":"string"},"box":{"type":"array"}}}}`),
-	json.RawMessage(`{"name":"evidence_lookup","description":"look up knowledge","parameters":{"properties":{"query":{"type":"string"}}}}`),
-}
-
-// A talk is a whole two-turn conversation, for both ways of rendering it.
-type talk struct {
-	name   string
-	prompt dataset.Prompt
-	tools  []json.RawMessage
-	turn1  string
-	calls  []rollout.Call
-	bundle rollout.Bundle
-}
-
 func images(n int) []dataset.Image { return make([]dataset.Image, n) }
 
-var shown = rollout.Bundle{Shown: []string{"ctr", "shift"}, Measurements: []rollout.Measurement{
-	{Name: "ctr", Value: 0.512, Category: "borderline", Computed: true, Admitted: true},
-	{Name: "asymmetry", Value: 0.2, Computed: true},
-	{Name: "shift", Value: -0.0041, Category: "normal", Computed: true, Admitted: true},
-}}
-
-var talks = []talk{
-	{"no image, no tools", dataset.Prompt{Kind: dataset.Closed, Question: "What does ctr stand for?"}, nil,
-		"<assess>no image</assess>", nil, rollout.Bundle{Image: -1}},
-	{"one image, no call", dataset.Prompt{Kind: dataset.Binary, Question: "Is the heart enlarged?", Images: images(1)}, schemas,
-		"<assess>heart large</assess>", nil, shown},
-	{"one image, a crop", dataset.Prompt{Kind: dataset.MultipleChoice, Question: "What is the margin of the nodule?",
-		Options: []string{"smooth", "spiculated", "cannot be determined"}, Images: images(1)}, schemas,
-		"<assess>lungs clear</assess>\n" + rollout.FormatCall("roi_crop", json.RawMessage(`{"region": "left upper zone"}`)),
-		[]rollout.Call{{Tool: "roi_crop", Observation: "crop of the left upper zone", Image: "00"}}, shown},
-	{"two images, three responses", dataset.Prompt{Kind: dataset.Report, Question: "Describe both films.", Images: images(2)}, schemas,
-		"<assess>pa view, lateral view</assess>", []rollout.Call{
-			{Tool: "region_parse", Observation: "right base: mean opacity 140, other side 90"},
-			{Tool: "roi_crop", Image: "11"},
-			{Tool: "no_such", Observation: "unknown tool; use region_parse, roi_crop or evidence_lookup"},
-		}, rollout.Bundle{Image: 1, Shown: []string{"ctr"}, Measurements: shown.Measurements}},
-}
-
-// messages writes a talk as chat messages, up to where turn 2 starts.
-func (k talk) messages() []any {
-	content := []any{}
-	for range k.prompt.Images {
-		content = append(content, map[string]any{"type": "image"})
-	}
-	content = append(content, map[string]any{"type": "text", "text": Question(k.prompt)})
-	out := []any{
-		map[string]any{"role": "system", "content": SystemPrompt},
-		map[string]any{"role": "user", "content": content},
-		map[string]any{"role": "assistant", "content": k.turn1},
-	}
-	for _, c := range k.calls {
-		parts := []any{}
-		if c.Observation != "" {
-			parts = append(parts, map[string]any{"type": "text", "text": c.Observation})
-		}
-		if c.Image != "" && c.Observation != "" {
-			parts = append(parts, map[string]any{"type": "text", "text": "\n"})
-		}
-		if c.Image != "" {
-			parts = append(parts, map[string]any{"type": "image"})
-		}
-		out = append(out, map[string]any{"role": "tool", "content": parts})
-	}
-	return append(out, map[string]any{"role": "tool", "name": "measurements", "content": rollout.FormatBundle(k.bundle)})
-}
-
-func (k talk) ids(c *Codec) []int32 {
-	return slices.Concat(c.Triage(k.prompt, k.tools), c.Encode(k.turn1), []int32{c.EndOfTurn()}, c.Integration(k.calls, k.bundle))
-}
-
 func TestBuilderEqualsTemplate(t *testing.T) {
-	c := codec(t)
-	template, err := jinja.Compile(Template)
-	if err != nil {
-		t.Fatal(err)
+	if err := codec(t).CheckTemplate(Template); err != nil {
+		t.Error(err)
 	}
-	for _, k := range talks {
-		tools := []any{}
-		for _, s := range k.tools {
-			tools = append(tools, string(s))
+}
+
+// TestTemplateDoctor holds that every part of the template counts: with any one
+// of them spoilt the doctor says so.
+func TestTemplateDoctor(t *testing.T) {
+	c := codec(t)
+	for _, part := range []string{"<|im_start|>assistant\\n", "<|im_start|>user\\n", "\\n<tools>\\n", "</tools>", "<tool_response>\\n",
+		"\\n</tool_response>", "<|im_end|>\\n", "<|vision_start|>", "== 'measurements'", "first.tool = true", "tool + '\\n'"} {
+		spoilt := strings.ReplaceAll(Template, part, strings.Replace(part, part[:1], "", 1))
+		if spoilt == Template {
+			t.Errorf("the template has no %s", part)
 		}
-		text, err := template.Render(map[string]any{"messages": k.messages(), "tools": tools, "add_generation_prompt": true})
-		if err != nil {
-			t.Fatal(err)
+		if err := c.CheckTemplate(spoilt); err == nil {
+			t.Errorf("the template without a part of %s passes", part)
 		}
-		got, want := k.ids(c), c.Encode(text)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: the builder's ids differ from the template's\nbuilder  %q\ntemplate %q", k.name, c.Tokenizer.Decode(got), c.Tokenizer.Decode(want))
-		}
+	}
+	err := c.CheckTemplate(strings.ReplaceAll(Template, "<|im_end|>\\n", "<|im_end|>"))
+	if err == nil || !strings.Contains(err.Error(), `conversation "no image, no tools"`) || !strings.Contains(err.Error(), "at id") {
+		t.Errorf("error %v does not say where", err)
+	}
+	if err := c.CheckTemplate("{% if %}"); err == nil {
+		t.Error("a template that does not compile passes")
 	}
 }
 
