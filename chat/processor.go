@@ -3,8 +3,10 @@ package chat
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"image/draw"
@@ -102,7 +104,12 @@ func (p Processor) Validate() error {
 // plan reads the header only and returns the size to resize to and the grid.
 func (p Processor) plan(encoded []byte) (size image.Point, grid [3]int, err error) {
 	cfg, format, err := image.DecodeConfig(bytes.NewReader(encoded))
-	if err != nil {
+	switch {
+	case len(encoded) == 0:
+		return size, grid, errors.New("image: the file is empty; give a whole PNG or JPEG file")
+	case noPixels(encoded):
+		return size, grid, errors.New("png image of 0 pixels: a side is 0; give an image with pixels")
+	case err != nil:
 		return size, grid, fmt.Errorf("image of %d bytes: %w; give a whole PNG or JPEG file", len(encoded), err)
 	}
 	w, h := cfg.Width, cfg.Height
@@ -110,10 +117,21 @@ func (p Processor) plan(encoded []byte) (size image.Point, grid [3]int, err erro
 	case w <= 0 || h <= 0 || w > maxSide || h > maxSide || w*h > maxSource:
 		return size, grid, fmt.Errorf("%s image of %d × %d pixels: sides must be 1 to %d and the area at most %d; scale it down first", format, w, h, maxSide, maxSource)
 	case max(w, h) > maxAspect*min(w, h):
-		return size, grid, fmt.Errorf("%s image of %d × %d pixels: sides differ by more than %d times", format, w, h, maxAspect)
+		return size, grid, fmt.Errorf("%s image of %d × %d pixels: the aspect is %d : 1, at most %d : 1 is taken; crop it first", format, w, h, max(w, h)/min(w, h), maxAspect)
 	}
 	size = p.smartResize(h, w)
 	return size, [3]int{1, size.Y / p.Patch, size.X / p.Patch}, nil
+}
+
+// noPixels reports whether a PNG says that a side of it is 0, which the decoder
+// calls a format error. (In a JPEG a height of 0 means that it follows later.)
+func noPixels(encoded []byte) bool {
+	const sides = len("\x89PNG\r\n\x1a\n") + 4 + len("IHDR")
+	if len(encoded) < sides+8 || !bytes.HasPrefix(encoded, []byte("\x89PNG")) {
+		return false
+	}
+	w, h := binary.BigEndian.Uint32(encoded[sides:]), binary.BigEndian.Uint32(encoded[sides+4:])
+	return w == 0 || h == 0
 }
 
 // smartResize picks sides that are multiples of Patch·Merge, an area within

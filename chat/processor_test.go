@@ -38,6 +38,13 @@ func header(w, h uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(out, chunk...), crc32.ChecksumIEEE(chunk))
 }
 
+// jpegHeader returns the start of a grey JPEG of that size, without pixels.
+func jpegHeader(h, w uint16) []byte {
+	frame := []byte{0xff, 0xd8, 0xff, 0xc0, 0, 11, 8}
+	frame = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(frame, h), w)
+	return append(frame, 1, 1, 0x11, 0, 0xff, 0xda, 0, 8) // and the start of a scan
+}
+
 func TestProcessRefuses(t *testing.T) {
 	whole := encodePNG(t, gradient(100, 100))
 	var photo bytes.Buffer
@@ -56,7 +63,13 @@ func TestProcessRefuses(t *testing.T) {
 		{"header only", header(100, 100), "truncated or damaged"},
 		{"huge side", header(1<<20, 4), "scale it down"},
 		{"huge area", header(16000, 16000), "scale it down"},
-		{"sliver", header(10, 4000), "differ by more than 200"},
+		{"sliver", header(10, 4000), "at most 200 : 1"},
+		{"aspect 1:500", header(10, 5000), "the aspect is 500 : 1"},
+		{"40,000 a side", header(40000, 40000), "png image of 40000 × 40000 pixels: sides must be 1 to 16384"},
+		{"no width", header(0, 100), "png image of 0 pixels"},
+		{"no height", header(100, 0), "png image of 0 pixels"},
+		{"no lines in a JPEG", jpegHeader(0, 100), "jpeg image of 100 × 0 pixels"},
+		{"a JPEG of 40,000 a side", jpegHeader(40000, 40000), "jpeg image of 40000 × 40000 pixels: sides must be"},
 	}
 	for _, test := range tests {
 		_, _, err := Small.Process(test.encoded)
@@ -134,6 +147,45 @@ func TestProcessorValidate(t *testing.T) {
 	for _, p := range []Processor{{}, {16, 2, 2, 0, 100000}, {16, 2, 2, 200, 100}, {16, 2, 2, 100, 1000}} {
 		if p.Validate() == nil {
 			t.Errorf("%+v is valid, want an error", p)
+		}
+	}
+}
+
+// What an export says of its processor is read back as it was; what would give
+// other pixels is refused by field.
+func TestParseProcessor(t *testing.T) {
+	c := codec(t)
+	for _, want := range []Processor{Small, Base} {
+		var config []byte
+		for _, f := range c.Files(want) {
+			if f.Name == "preprocessor_config.json" {
+				config = f.Data
+			}
+		}
+		nested := []byte(`{"image_processor": ` + string(config) + `, "processor_class": "Qwen3VLProcessor"}`)
+		for _, data := range [][]byte{config, nested} {
+			if got, err := ParseProcessor(data); err != nil || got != want {
+				t.Errorf("%+v came back as %+v, %v", want, got, err)
+			}
+		}
+	}
+	const published = `{"size": {"longest_edge": 16777216, "shortest_edge": 65536}, "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
+		"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "image_processor_type": "Qwen2VLImageProcessorFast"}`
+	if got, err := ParseProcessor([]byte(published)); err != nil || got != (Processor{16, 2, 2, 65536, 16777216}) {
+		t.Errorf("the published configuration gives %+v, %v", got, err)
+	}
+	for field, change := range map[string][2]string{
+		"image_processor_type": {"Qwen2VLImageProcessorFast", "CLIPImageProcessor"},
+		"image_mean":           {`"image_mean": [0.5, 0.5, 0.5]`, `"image_mean": [0.48, 0.46, 0.41]`},
+		"resample":             {`{"size"`, `{"resample": 2, "size"`},
+		"rescale_factor":       {`{"size"`, `{"rescale_factor": 1, "size"`},
+		"do_resize":            {`{"size"`, `{"do_resize": false, "size"`},
+		"patch_size":           {`"patch_size": 16, `, ``},
+		"min_pixels":           {"65536", "0"},
+	} {
+		_, err := ParseProcessor([]byte(strings.Replace(published, change[0], change[1], 1)))
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: error %v does not name it", field, err)
 		}
 	}
 }
