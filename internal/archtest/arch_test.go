@@ -36,9 +36,9 @@ var layers = []layer{
 	{packages: []string{"dataset", "rollout", "trainer/advantage", "trainer/loss"}, std: true},
 	{packages: []string{"internal/simd"}, third: []string{"golang.org/x/sys", "gonum.org/v1/gonum"}},
 	{packages: []string{"trainer/coordinator", "trainer/batch", "reward", "chat", "dataset/phantom",
-		"toolserver/dicom", "toolserver/segment", "toolserver/measure"},
+		"toolserver/dicom", "toolserver/segment", "toolserver/measure", "toolserver/masks"},
 		third: []string{"github.com/dlclark/regexp2", "github.com/ardanlabs/jinja", "golang.org/x/image", "golang.org/x/text"}},
-	{packages: []string{"internal/bus", "internal/blobs", "dataset/columnar"}}, // edge leaves
+	{packages: []string{"internal/bus", "internal/blobs", "dataset/columnar", "toolserver/backend"}}, // edge leaves
 	{packages: []string{"trainer", "rollout/loop", "eval", "agent", "radcot", "dataset/phantom/certify"}},
 	{packages: []string{"rollout/queue", "rollout/queue/queuepb", "rollout/engine", "policy/embedded", "policy/remote", "toolserver", "eval/control", "eval/page",
 		"dataset/jsonl", "dataset/vqarad", "dataset/phantom/layout", "web"}},
