@@ -2,7 +2,7 @@
 
     python learner/learner.py --model DIR [--listen 127.0.0.1:8300] [--lora-rank 64] [--precision bfloat16]
 
-DIR is a Hugging Face folder (config.json, model.safetensors, preprocessor_config.json). The Go side is
+DIR is a Hugging Face folder (config.json, model.safetensors, preprocessor_config.json, tokenizer.json). The Go side is
 policy/remote; what travels is described there and in dataset/columnar. The server has no authentication:
 keep it on loopback or behind a tunnel.
 
@@ -33,7 +33,7 @@ import torch
 import losses
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoImageProcessor, Qwen3VLForConditionalGeneration
+from transformers import AutoImageProcessor, AutoTokenizer, Qwen3VLForConditionalGeneration
 
 FORMAT = "xragent.learner/1"
 BATCH_FORMAT = "xragent.batch/1"
@@ -146,7 +146,7 @@ class Learner:
         self.config = self.model.config
         if args.checkpointing:
             self.model.gradient_checkpointing_enable()
-        self.images, self.folders = Images(args.model), []
+        self.images, self.folders, self.tokenizer = Images(args.model), [], None
         self.peft = None
         if args.lora_rank:
             from peft import LoraConfig, get_peft_model
@@ -166,6 +166,17 @@ class Learner:
     def info(self):
         return dict(format=FORMAT, model=str(self.args.model), vocab=self.config.text_config.vocab_size, processor=self.images.hash(),
                     device=str(self.device), precision=self.args.precision, lora_rank=self.args.lora_rank, steps=self.steps)
+
+    def encode(self, conversations):
+        """What the model's own tokenizer makes of conversations, rendered by the template that comes with each."""
+        if self.tokenizer is None:
+            if not (self.args.model / "tokenizer.json").exists():
+                raise Refused(f"{self.args.model} has no tokenizer.json: put the model's own there, so that prompts can be compared")
+            self.tokenizer = AutoTokenizer.from_pretrained(self.args.model)
+        ids = [self.tokenizer.apply_chat_template(c["messages"], tools=c["tools"] or None, chat_template=c["template"],
+                                                  add_generation_prompt=True, tokenize=True, return_dict=False) for c in conversations]
+        c = self.config
+        return dict(ids=ids, image_pad=c.image_token_id, vision_start=c.vision_start_token_id, vision_end=c.vision_end_token_id)
 
     # -- forward
 
@@ -449,6 +460,8 @@ class Requests(BaseHTTPRequestHandler):
         if path == "/v1/evaluate":
             return l.evaluate(body)
         ask = json.loads(body or b"{}")
+        if path == "/v1/encode":
+            return l.encode(ask["conversations"])
         if path == "/v1/missing":
             return dict(missing=sorted(set(ask["images"]) - l.images.encoded.keys()))
         if path == "/v1/save":

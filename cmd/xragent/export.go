@@ -98,27 +98,20 @@ func (s *session) trained() (stage string, c trainer.Checkpoint, err error) {
 // accompany writes what stands beside the weights: tokenizer, template, image
 // processor and model card.
 func (s *session) accompany(dir string, about card) error {
-	for _, f := range s.codec.Files(s.images) {
-		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
-			return err
-		}
+	if err := writeFiles(dir, s.codec.Files(s.images)); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "README.md"), []byte(s.modelCard(about)), 0o644)
 }
 
-// proveExport loads the folder back and compares log-probs: with the trained
-// weights, which it must equal, and with the untrained ones, which it must not.
+// proveExport loads the folder back: its chat template must give the prompts of
+// training, and its log-probs must be the trained weights', not the untrained's.
 func (s *session) proveExport(ctx context.Context, dir string, w *embedded.Weights) error {
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	back, err := embedded.ImportHF(dir)
 	if err != nil {
 		return err
 	}
-	cfg, err := embedded.ReadConfig(text)
-	if err != nil {
-		return err
-	}
-	back, err := embedded.ReadSafetensors(filepath.Join(dir, "model.safetensors"), cfg)
-	if err != nil {
+	if err := s.codec.CheckTemplate(readTemplate(dir)); err != nil {
 		return err
 	}
 	ids := s.codec.Encode("<assess>pa view. heart large.</assess>")

@@ -142,6 +142,6 @@ func rootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(runCommand(), phantomCommand(), corpusCommand(), pretrainCommand(), sftCommand(), grpoCommand(),
-		exportCommand(), evalCommand(), studyCommand(), workerCommand(), toolsCommand(), inspectCommand(), measureCommand(), runsCommand(), configCommand())
+		exportCommand(), importCommand(), evalCommand(), studyCommand(), workerCommand(), toolsCommand(), inspectCommand(), measureCommand(), runsCommand(), configCommand())
 	return root
 }

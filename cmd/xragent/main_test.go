@@ -18,6 +18,8 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			root, err := os.Getwd()
 			env.Setenv("CONFIGS", root+"/../../configs")
+			env.Setenv("ASSETS", root+"/../../chat/assets")
+			env.Setenv("GOLDEN", root+"/../../policy/embedded/testdata/golden")
 			return err
 		},
 	})

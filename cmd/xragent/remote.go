@@ -105,7 +105,31 @@ func (s *session) dial(ctx context.Context) (*remote.Learner, error) {
 	case info.Vocab < s.codec.Vocab():
 		return nil, usageError{fmt.Errorf("learner %s has a model of %d ids, policy.remote.tokenizer has %d: use the tokenizer.json of its model", cfg.URL, info.Vocab, s.codec.Vocab())}
 	}
+	if err := s.checkPrompts(ctx, l); err != nil {
+		return nil, usageError{fmt.Errorf("learner %s: %w", cfg.URL, err)}
+	}
 	return l, nil
+}
+
+// checkPrompts holds that the learner's tokenizer, under the template that an
+// export carries, reads conversations as rollouts build them, and that its
+// model takes the same ids for images.
+func (s *session) checkPrompts(ctx context.Context, l *remote.Learner) error {
+	probes := s.codec.Probes()
+	e, err := l.Encode(ctx, probes)
+	if err != nil {
+		return err
+	}
+	for i, p := range probes {
+		if err := s.codec.CheckProbe(p, e.IDs[i]); err != nil {
+			return err
+		}
+	}
+	start, end := s.codec.VisionMarks()
+	if got, want := [3]int32{e.ImagePad, e.VisionStart, e.VisionEnd}, [3]int32{s.codec.ImagePad(), start, end}; got != want {
+		return fmt.Errorf("its config.json has ids %v for image pad, vision start and end, policy.remote.tokenizer has %v: use the tokenizer.json of its model", got, want)
+	}
+	return nil
 }
 
 // remoteLearner returns the learner with the weights of c, or with those that

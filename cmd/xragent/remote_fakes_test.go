@@ -61,10 +61,13 @@ type fakeLearner struct {
 	images    map[string]bool
 	files     map[string][]byte
 	drift     float64 // largest mean difference to behaviour log-probs
+	codec     *chat.Codec
+	shift     int32 // added to the image pad's id
 }
 
-func newFakeLearner(vocab int) *fakeLearner {
-	return &fakeLearner{vocab: vocab, processor: chat.Base.Hash(), state: fakeState{Logits: firstLogits(vocab)},
+func newFakeLearner(codec *chat.Codec) *fakeLearner {
+	vocab := codec.Vocab()
+	return &fakeLearner{codec: codec, vocab: vocab, processor: chat.Base.Hash(), state: fakeState{Logits: firstLogits(vocab)},
 		images: map[string]bool{}, files: map[string][]byte{}}
 }
 
@@ -105,6 +108,8 @@ func (l *fakeLearner) answer(r *http.Request, body []byte) (any, error) {
 		return l.files[name], nil
 	case path == "/v1/step" || path == "/v1/evaluate":
 		return l.train(r, body)
+	case path == "/v1/encode":
+		return l.encode(), nil
 	case path == "/v1/publish":
 		return l.publish()
 	}
@@ -124,6 +129,16 @@ func (l *fakeLearner) answer(r *http.Request, body []byte) (any, error) {
 	}
 	err := l.folder(path, ask.Dir)
 	return map[string]any{"steps": l.state.Steps}, err
+}
+
+// encode reads the probes with a tokenizer of its own.
+func (l *fakeLearner) encode() any {
+	ids := [][]int32{}
+	for _, p := range l.codec.Probes() {
+		ids = append(ids, p.IDs)
+	}
+	start, end := l.codec.VisionMarks()
+	return map[string]any{"ids": ids, "image_pad": l.codec.ImagePad() + l.shift, "vision_start": start, "vision_end": end}
 }
 
 func (l *fakeLearner) folder(path, dir string) error {

@@ -58,7 +58,7 @@ func newFar(t *testing.T, more string) *far {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	f := &far{learner: newFakeLearner(codec.Vocab()), config: filepath.Join(dir, "far.yaml"), runs: filepath.Join(dir, "runs")}
+	f := &far{learner: newFakeLearner(codec), config: filepath.Join(dir, "far.yaml"), runs: filepath.Join(dir, "runs")}
 	learner := httptest.NewServer(f.learner)
 	t.Cleanup(learner.Close)
 	tokenizer := filepath.Join(dir, "tokenizer.json")
@@ -225,6 +225,21 @@ func (f *far) checkExport(t *testing.T) {
 	}
 }
 
+// otherCodec returns a codec over a tokenizer of its own, with the same added tokens.
+func otherCodec(t *testing.T) *chat.Codec {
+	t.Helper()
+	text := []string{"to be or not to be"}
+	data, err := chat.TrainBPE(slices.Values(text), 257+len(chat.AddedTokens), chat.AddedTokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	codec, err := chat.New(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return codec
+}
+
 // What does not fit is said before anything is trained.
 func TestRemoteRefuses(t *testing.T) {
 	for _, test := range []struct {
@@ -238,6 +253,8 @@ func TestRemoteRefuses(t *testing.T) {
 		{"other LoRA rank", "has LoRA rank 0, policy.remote.lora_rank is 8", []string{"policy.remote.lora_rank=8"}, nil},
 		{"keys of the other backend", "policy.embedded.threads has no effect", []string{"policy.embedded.threads=1"}, nil},
 		{"small model", "has a model of 9 ids", nil, func(f *far) { f.learner.vocab = 9 }},
+		{"another tokenizer", `conversation "no image, no tools"`, nil, func(f *far) { f.learner.codec = otherCodec(t) }},
+		{"another image pad", "for image pad, vision start and end", nil, func(f *far) { f.learner.shift = 1 }},
 		{"other processor", "image processor", nil, func(f *far) { f.learner.processor = chat.Small.Hash() }},
 		{"no learner", "start it with learner/learner.py", []string{"policy.remote.learner=http://127.0.0.1:1"}, nil},
 	} {

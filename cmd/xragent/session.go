@@ -50,6 +50,9 @@ func openSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.
 	if s.codec, err = newCodec(ctx, cfg.Policy); err != nil {
 		return nil, err
 	}
+	if err = s.codec.CheckTemplate(chat.Template); err != nil {
+		return nil, usageError{err}
+	}
 	if err = s.checkFrom(); err != nil {
 		return nil, usageError{err}
 	}

@@ -32,6 +32,12 @@ const golden = "../embedded/testdata/golden/tied"
 // startPython runs learner.py over the golden model and returns its address.
 func startPython(t *testing.T, flags ...string) string {
 	t.Helper()
+	return startPythonWith(t, "", flags...)
+}
+
+// startPythonWith also puts the files of a folder beside the model.
+func startPythonWith(t *testing.T, beside string, flags ...string) string {
+	t.Helper()
 	interpreter := os.Getenv(python)
 	if interpreter == "" {
 		t.Skipf("%s is not set: learner.py was not checked against the embedded learner", python)
@@ -49,6 +55,14 @@ func startPython(t *testing.T, flags ...string) string {
 			if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+	if beside != "" {
+		if err := os.Remove(filepath.Join(dir, "preprocessor_config.json")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(dir, os.DirFS(beside)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	args := append([]string{"../../learner/learner.py", "--model", dir, "--listen", "127.0.0.1:0", "--device", "cpu", "--state", t.TempDir()}, flags...)

@@ -40,6 +40,7 @@ type script struct {
 	lose   int      // answers to steps that get lost
 	calls  []string // paths in order
 	info   Info
+	short  bool // forgets a conversation
 }
 
 type state struct {
@@ -82,6 +83,8 @@ func (s *script) answer(r *http.Request, body []byte) (any, error) {
 	case path == "/v1/info":
 		s.info.Steps = s.state.Steps
 		return s.info, nil
+	case path == "/v1/encode":
+		return s.encode(body)
 	case path == "/v1/missing":
 		return s.missing(body)
 	case strings.HasPrefix(path, "/v1/images/"):
@@ -105,6 +108,17 @@ func (s *script) answer(r *http.Request, body []byte) (any, error) {
 		return s.files[strings.TrimPrefix(path, "/v1/files/")], nil
 	}
 	return nil, fmt.Errorf("no %s", path)
+}
+
+// encode gives conversations without ids.
+func (s *script) encode(body []byte) (any, error) {
+	var ask struct{ Conversations []any }
+	err := json.Unmarshal(body, &ask)
+	ids := make([][]int32, len(ask.Conversations))
+	if s.short {
+		ids = ids[1:]
+	}
+	return map[string]any{"ids": ids, "image_pad": imagePad}, err
 }
 
 func (s *script) missing(body []byte) (any, error) {
