@@ -2,11 +2,13 @@ package toolserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
+	"xragent/toolserver/backend"
 	"xragent/toolserver/measure"
 )
 
@@ -25,6 +27,18 @@ type Config struct {
 	ImagePixels int                      `yaml:"image_pixels"` // largest image decoded
 	Noise       Noise                    `yaml:"noise"`
 
+	// Extended adds tools that are no part of the recipe, for agents outside it.
+	Extended bool `yaml:"extended,omitempty"`
+	// Backends are the model servers of tools, by the tool's name. What a server
+	// says may differ from one time to the next: a run that asks one cannot be
+	// repeated byte by byte.
+	Backends map[string]backend.Config `yaml:"backends,omitempty"`
+	// CacheDir keeps results across restarts, CacheDisk MiB of them; empty: none.
+	CacheDir  string `yaml:"cache_dir,omitempty"`
+	CacheDisk int    `yaml:"cache_dir_mib,omitempty"`
+
+	// Masks are stored segmentations, which go before the segmenter's; nil: none.
+	Masks MaskSource `yaml:"-"`
 	// Protocols returns a site protocol's text by its code; nil: none.
 	Protocols func(code string) (string, bool) `yaml:"-"`
 	// Observe receives one record a call; it must be safe for concurrent use.
@@ -46,7 +60,7 @@ type Noise struct {
 func Default() Config {
 	return Config{
 		Segmenter: "phantom", Gate: measure.AllOrNothing,
-		Deadline: 10 * time.Second, Concurrency: 4, Cache: 64, Crop: 128, Schemas: "terse",
+		Deadline: time.Minute, Concurrency: 4, Cache: 64, Crop: 128, Schemas: "terse",
 		ImageBytes: 64 << 20, ImagePixels: 32 << 20,
 		Noise: Noise{Miss: 0.14, FalseAlarm: 0.09},
 	}
@@ -71,22 +85,54 @@ func (c Config) Validate() error {
 		return fmt.Errorf("tools: field schemas is %q, want terse or full", c.Schemas)
 	case c.ImageBytes < 1 || c.ImagePixels < 1:
 		return fmt.Errorf("tools: fields image_bytes and image_pixels are %d and %d, want more than 0", c.ImageBytes, c.ImagePixels)
+	case (c.CacheDir != "") != (c.CacheDisk > 0):
+		return fmt.Errorf("tools: fields cache_dir and cache_dir_mib are %q and %d, want both or neither", c.CacheDir, c.CacheDisk)
 	case !share(c.Noise.Miss) || !share(c.Noise.FalseAlarm):
 		return fmt.Errorf("tools: field noise is %v and %v, want shares from 0 to 0.5", c.Noise.Miss, c.Noise.FalseAlarm)
 	}
-	return c.validateDeadlines()
+	return errors.Join(c.validateDeadlines(), c.validateBackends())
 }
 
 func share(p float64) bool { return p >= 0 && p <= 0.5 }
 
 func (c Config) validateDeadlines() error {
-	known := append(slices.Clone(toolNames), measureName)
+	known := append(c.names(), measureName)
 	for _, name := range slices.Sorted(maps.Keys(c.Deadlines)) {
 		if !slices.Contains(known, name) {
 			return fmt.Errorf("tools: field deadlines names %q, want one of %v", name, known)
 		}
 		if c.Deadlines[name] <= 0 {
 			return fmt.Errorf("tools: field deadlines.%s is %v, want more than 0", name, c.Deadlines[name])
+		}
+	}
+	return nil
+}
+
+// names lists the tools that this configuration has.
+func (c Config) names() []string {
+	if !c.Extended {
+		return slices.Clone(toolNames)
+	}
+	return slices.Concat(toolNames, extendedNames)
+}
+
+func (c Config) validateBackends() error {
+	var asking []string // tools that can have a server
+	for _, name := range c.names() {
+		if _, ok := models[name]; ok {
+			asking = append(asking, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Backends)) {
+		b := c.Backends[name].WithDefaults()
+		if !slices.Contains(asking, name) {
+			return fmt.Errorf("tools: field backends names %q, want one of %v (with extended: false only %s)", name, asking, lookupName)
+		}
+		if err := b.Validate(); err != nil {
+			return fmt.Errorf("tools: field backends.%s: %w", name, err)
+		}
+		if b.Wire == backend.OpenAI && !models[name].text {
+			return fmt.Errorf("tools: field backends.%s.wire is %s, which gives text only: want %s", name, b.Wire, backend.JSON)
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 // CropArgs are the arguments of roi_crop: a region by name, or a box.
 type CropArgs struct {
 	Region string    `json:"region,omitempty" jsonschema:"anatomical region, the patient's side"`
-	Box    []float64 `json:"box,omitempty" jsonschema:"left, top, right, bottom as shares (0 to 1) of the image"`
+	Box    []float64 `json:"box,omitempty" jsonschema:"left, top, right, bottom as shares (0 to 1) of the image, or in pixels"`
 	Image  int       `json:"image,omitempty" jsonschema:"which image, from 1; default 1"`
 }
 
@@ -30,7 +30,7 @@ type Crop struct {
 
 func cropTool(cfg Config) Tool[CropArgs, Crop] {
 	return Tool[CropArgs, Crop]{
-		Name: "roi_crop", Description: "magnify a region", Version: fmt.Sprint("v1/", cfg.Crop), Images: true,
+		Name: "roi_crop", Description: "magnify a region", Version: fmt.Sprint("v2/", cfg.Crop), Images: true,
 		Run: func(ctx context.Context, s *Study, in CropArgs) (Crop, error) { return cropImage(s, in, cfg.Crop) },
 		Show: func(c Crop) rollout.Observation {
 			text := fmt.Sprintf("%s %.1fx", c.What, c.Scale)
@@ -63,6 +63,10 @@ func cropImage(s *Study, in CropArgs, side int) (Crop, error) {
 	return Crop{what, scale, clamped, file.Bytes()}, nil
 }
 
+// largestShare is the greatest coordinate that is taken for a share of the
+// image that reaches too far; with a greater one, all four are pixels.
+const largestShare = 8
+
 func (in CropArgs) box(v *view) (b box, what string, clamped bool, err error) {
 	switch {
 	case in.Region != "" && in.Box != nil:
@@ -73,7 +77,12 @@ func (in CropArgs) box(v *view) (b box, what string, clamped bool, err error) {
 	case len(in.Box) != 4:
 		return b, "", false, argumentErrorf("give a region, or box with 4 numbers; it has %d", len(in.Box))
 	}
-	b, clamped = box{in.Box[0], in.Box[1], in.Box[2], in.Box[3]}.clamp()
+	b = box{in.Box[0], in.Box[1], in.Box[2], in.Box[3]}
+	if max(b.X0, b.Y0, b.X1, b.Y1) > largestShare {
+		w, h := float64(v.gray.Rect.Dx()), float64(v.gray.Rect.Dy())
+		b = box{b.X0 / w, b.Y0 / h, b.X1 / w, b.Y1 / h}
+	}
+	b, clamped = b.clamp()
 	if b.X0 >= b.X1 || b.Y0 >= b.Y1 {
 		return b, "", false, argumentErrorf("box is empty; want left < right and top < bottom, from 0 to 1")
 	}

@@ -17,9 +17,12 @@ type flight[V any] struct {
 	slots chan struct{} // nil: unlimited
 }
 
-func newFlight[V any](bytes int, slots chan struct{}) *flight[V] {
-	return &flight[V]{cache: newCache[V](bytes), slots: slots}
+func newFlight[V any](c *cache[V], slots chan struct{}) *flight[V] {
+	return &flight[V]{cache: c, slots: slots}
 }
+
+// notCached is the size of a value that is not to be kept.
+const notCached = -1
 
 // do returns the value of k, and whether it came from the cache. compute also
 // returns the value's size for the cache. A caller that gives up leaves the
@@ -62,7 +65,7 @@ func (f *flight[V]) run(ctx context.Context, k key, deadline time.Duration, comp
 		}
 	}()
 	value, bytes, err := compute(ctx)
-	if err == nil {
+	if err == nil && bytes != notCached {
 		f.cache.put(k, value, bytes)
 	}
 	return value, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -32,9 +33,11 @@ var knowledgeFile []byte
 // maxQuery bounds a query, in bytes.
 const maxQuery = 400
 
-func lookupTool(base *knowledge, protocols func(string) (string, bool)) Tool[LookupArgs, Entry] {
+// lookupTool answers from the base, or, where m is a server, from that. A site's
+// protocols go before both.
+func lookupTool(base *knowledge, protocols func(string) (string, bool), m *model) Tool[LookupArgs, Entry] {
 	return Tool[LookupArgs, Entry]{
-		Name: "evidence_lookup", Description: "look up knowledge", Version: "v1/" + base.version,
+		Name: lookupName, Description: "look up knowledge", Version: m.version() + "/" + base.version, Model: m,
 		Run: func(ctx context.Context, s *Study, in LookupArgs) (Entry, error) {
 			if strings.TrimSpace(in.Query) == "" || len(in.Query) > maxQuery {
 				return Entry{}, argumentErrorf("query has %d bytes; want 1 to %d", len(in.Query), maxQuery)
@@ -42,10 +45,47 @@ func lookupTool(base *knowledge, protocols func(string) (string, bool)) Tool[Loo
 			if e, ok := findProtocol(in.Query, protocols); ok {
 				return e, nil
 			}
+			if m != nil {
+				return m.lookup(ctx, in)
+			}
 			return base.best(in.Query), nil
 		},
 		Show: func(e Entry) rollout.Observation { return rollout.Observation{Text: e.Text} },
 	}
+}
+
+// lookupSystem asks a server for what a textbook would say, and no more.
+const lookupSystem = "You are a textbook of chest radiology. State what is generally known about the subject, in at most 40 words. " +
+	"You do not know any patient, image or question: do not diagnose, and do not choose between answers."
+
+// lookup asks a server for knowledge. It is sent the subject alone: what reads
+// like the answers of a question is cut off, so that no server can choose one.
+func (m *model) lookup(ctx context.Context, in LookupArgs) (Entry, error) {
+	in.Query = withoutOptions(in.Query)
+	if in.Query == "" {
+		return Entry{}, argumentErrorf("query holds nothing but answers to choose from; ask for a condition, sign or threshold")
+	}
+	out, err := m.ask(ctx, in, nil, lookupSystem, in.Query)
+	if err == nil && strings.TrimSpace(out.Text) == "" {
+		err = m.lacks("text")
+	}
+	return Entry{Title: in.Query, Text: firstWords(out.Text, 40), Source: "server"}, err
+}
+
+// Where answers to choose from begin: behind a heading, or at an A that a B
+// follows.
+var (
+	optionsHeading = regexp.MustCompile(`(?i)\b(answer )?(options|choices|answers)\s*:`)
+	optionsList    = regexp.MustCompile(`(?s)(^|[\s;,(\[])[Aa][).:\]]\s.*[\s;,(\[][Bb][).:\]]\s`)
+)
+
+func withoutOptions(query string) string {
+	for _, re := range []*regexp.Regexp{optionsHeading, optionsList} {
+		if at := re.FindStringIndex(query); at != nil {
+			query = query[:at[0]]
+		}
+	}
+	return strings.TrimSpace(query)
 }
 
 // findProtocol looks for a protocol code among the query's words.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,7 +103,7 @@ func Listen(nc *nats.Conn, s *Server) (*Door, error) {
 
 func (d *Door) register() error {
 	group := d.service.AddGroup(SubjectPrefix[:len(SubjectPrefix)-1])
-	for _, name := range toolNames {
+	for _, name := range d.server.names {
 		schema, err := d.server.tools[name].full()
 		if err != nil {
 			return err
@@ -245,6 +246,7 @@ type Client struct {
 	nc      *nats.Conn
 	timeout time.Duration
 	schemas []json.RawMessage
+	names   []string
 	sent    *cache[struct{}] // images that a server has had from this client
 }
 
@@ -259,6 +261,13 @@ func NewClient(ctx context.Context, nc *nats.Conn, timeout time.Duration) (*Clie
 	if err := json.Unmarshal(data, &c.schemas); err != nil {
 		return nil, fmt.Errorf("tool schemas from %s: %w", SubjectPrefix+schemasName, err)
 	}
+	for i, schema := range c.schemas {
+		var tool struct{ Name string }
+		if err := json.Unmarshal(schema, &tool); err != nil || tool.Name == "" {
+			return nil, fmt.Errorf("tool schemas from %s: schema %d names no tool", SubjectPrefix+schemasName, i+1)
+		}
+		c.names = append(c.names, tool.Name)
+	}
 	return c, nil
 }
 
@@ -267,8 +276,8 @@ func (c *Client) Schemas() []json.RawMessage { return c.schemas }
 
 // Call executes one auxiliary tool.
 func (c *Client) Call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (rollout.Observation, error) {
-	if !known(tool) {
-		return unknownTool(), nil // no subject has that name
+	if !slices.Contains(c.names, tool) {
+		return unknownTool(c.names), nil // no subject has that name
 	}
 	if !json.Valid(args) {
 		args = json.RawMessage("null") // which the server refuses in the same words

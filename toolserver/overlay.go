@@ -6,6 +6,7 @@ import (
 	"image/draw"
 	"math"
 
+	scale "golang.org/x/image/draw"
 	"golang.org/x/image/font"
 	"golang.org/x/image/font/basicfont"
 	"golang.org/x/image/math/fixed"
@@ -85,6 +86,17 @@ func stroke(out *image.RGBA, a, b measure.Point) {
 func dot(out *image.RGBA, p measure.Point) {
 	x, y := int(p.X), int(p.Y)
 	draw.Draw(out, image.Rect(x-2, y-2, x+3, y+3), image.NewUniform(pointColour), image.Point{}, draw.Src)
+}
+
+// smaller returns the picture with its longer side at most n pixels long.
+func smaller(img *image.RGBA, n int) *image.RGBA {
+	if longer(img.Rect) <= n {
+		return img
+	}
+	f := float64(n) / float64(longer(img.Rect))
+	out := image.NewRGBA(image.Rect(0, 0, max(1, int(float64(img.Rect.Dx())*f)), max(1, int(float64(img.Rect.Dy())*f))))
+	scale.ApproxBiLinear.Scale(out, out.Rect, img, img.Rect, draw.Src, nil)
+	return out
 }
 
 // write puts text on a dark ground, its baseline at p.

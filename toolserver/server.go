@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +17,7 @@ import (
 	"xragent/toolserver/segment"
 )
 
-// The names of the tools in the order of their schemas, and of the measurements.
+// The recipe's tools in the order of their schemas, and the name of the measurements.
 var toolNames = []string{"region_parse", "roi_crop", "evidence_lookup"}
 
 const measureName = "measure"
@@ -26,9 +25,12 @@ const measureName = "measure"
 // A Server executes tools in process. It is safe for concurrent use.
 type Server struct {
 	cfg       Config
+	names     []string // of the tools, in the order of their schemas
 	tools     map[string]*binding
 	segmenter segment.Segmenter // nil: none
-	calls     *flight[rollout.Observation]
+	calls     *cache[rollout.Observation]
+	slots     chan struct{}
+	disk      *disk // nil: none
 	bundles   *flight[rollout.Bundle]
 	views     *flight[*view] // has no slots of its own: it runs inside a call
 	tally     tally
@@ -48,19 +50,31 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:     cfg,
 		tools:   map[string]*binding{},
-		calls:   newFlight[rollout.Observation](bytes, slots),
-		bundles: newFlight[rollout.Bundle](bytes, slots),
-		views:   newFlight[*view](bytes, nil),
+		slots:   slots,
+		calls:   newCache[rollout.Observation](bytes),
+		bundles: newFlight(newCache[rollout.Bundle](bytes), slots),
+		views:   newFlight(newCache[*view](bytes), nil),
+	}
+	if s.disk, err = openDisk(cfg.CacheDir, cfg.CacheDisk<<20); err != nil {
+		return nil, err
+	}
+	models, err := newModels(cfg.Backends)
+	if err != nil {
+		return nil, err
 	}
 	if cfg.Segmenter == "phantom" {
 		s.segmenter = segment.Phantom{}
 	}
 	regions := map[string][]string{"region": Regions}
-	return s, errors.Join(
+	err = errors.Join(
 		addTool(s, parseTool(cfg), regions),
 		addTool(s, cropTool(cfg), regions),
-		addTool(s, lookupTool(base, cfg.Protocols), nil),
+		addTool(s, lookupTool(base, cfg.Protocols, models[lookupName]), nil),
 	)
+	if cfg.Extended {
+		err = errors.Join(err, addExtended(s, models))
+	}
+	return s, err
 }
 
 func addTool[In, Out any](s *Server, t Tool[In, Out], enums map[string][]string) error {
@@ -68,14 +82,21 @@ func addTool[In, Out any](s *Server, t Tool[In, Out], enums map[string][]string)
 	if err != nil {
 		return err
 	}
+	b.calls = newFlight(s.calls, s.slots)
+	if b.model != nil { // which waits for a server, and holds up nothing that computes here
+		b.calls = newFlight(s.calls, b.model.slots())
+	}
+	if s.tools[t.Name] == nil {
+		s.names = append(s.names, t.Name)
+	}
 	s.tools[t.Name] = b
 	return nil
 }
 
 // Schemas returns the tools' schemas in a fixed order, for the system prompt.
 func (s *Server) Schemas() []json.RawMessage {
-	schemas := make([]json.RawMessage, len(toolNames))
-	for i, name := range toolNames {
+	schemas := make([]json.RawMessage, len(s.names))
+	for i, name := range s.names {
 		schemas[i] = s.tools[name].terse()
 		if s.cfg.Schemas == "full" {
 			full, err := s.tools[name].full()
@@ -92,7 +113,7 @@ func (s *Server) Schemas() []json.RawMessage {
 func (s *Server) Call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (rollout.Observation, error) {
 	start := time.Now()
 	obs, stack, err := s.call(ctx, tool, args, images, meta)
-	if !known(tool) {
+	if !s.known(tool) {
 		tool = "unknown" // what the policy wrote is content, and has no place in a metric
 	}
 	s.observe(Record{Tool: tool, Status: statusOf(obs, err), CacheHit: obs.CacheHit, Latency: time.Since(start), Stack: stack})
@@ -105,7 +126,7 @@ func (s *Server) Call(ctx context.Context, tool string, args json.RawMessage, im
 func (s *Server) call(ctx context.Context, tool string, args json.RawMessage, images [][]byte, meta []dataset.Image) (obs rollout.Observation, stack string, err error) {
 	b, ok := s.tools[tool]
 	if !ok {
-		return unknownTool(), "", nil
+		return unknownTool(s.names), "", nil
 	}
 	canonical, err := b.canonical(args)
 	if err != nil {
@@ -120,24 +141,42 @@ func (s *Server) call(ctx context.Context, tool string, args json.RawMessage, im
 		}
 		parts = append(parts, s.segmenterKey(), study.key[:])
 	}
-	obs, hit, err := s.calls.do(ctx, keyOf(parts...), s.cfg.deadline(tool), func(ctx context.Context) (rollout.Observation, int, error) {
+	k := keyOf(parts...)
+	obs, hit, err := b.calls.do(ctx, k, s.deadline(b), func(ctx context.Context) (rollout.Observation, int, error) {
+		if obs, ok := s.disk.get(k); ok {
+			return obs, sizeOf(obs), nil
+		}
 		obs, err := b.run(ctx, study, canonical)
 		if err != nil {
 			obs, err = ownError(err)
 		}
-		return obs, len(obs.Text) + len(obs.Error) + len(obs.PNG), err
+		if err != nil || obs.Error != "" { // which may be over the next time
+			return obs, notCached, err
+		}
+		s.disk.put(k, obs)
+		return obs, sizeOf(obs), nil
 	})
 	if p, ok := errors.AsType[*panicError](err); ok {
 		return rollout.Observation{Error: "tool failed"}, string(p.stack), nil
 	}
-	obs.CacheHit = hit
+	obs.CacheHit = hit || obs.CacheHit
 	return obs, "", err
 }
 
-func known(tool string) bool { return slices.Contains(toolNames, tool) }
+func sizeOf(obs rollout.Observation) int { return len(obs.Text) + len(obs.Error) + len(obs.PNG) }
 
-func unknownTool() rollout.Observation {
-	return invalid("unknown tool; use " + strings.Join(toolNames, ", "))
+// deadline returns how long a call may take: a server has its own time.
+func (s *Server) deadline(b *binding) time.Duration {
+	if _, set := s.cfg.Deadlines[b.name]; !set && b.model != nil {
+		return b.model.deadline()
+	}
+	return s.cfg.deadline(b.name)
+}
+
+func (s *Server) known(tool string) bool { return s.tools[tool] != nil }
+
+func unknownTool(names []string) rollout.Observation {
+	return invalid("unknown tool; use " + strings.Join(names, ", "))
 }
 
 func invalid(text string) rollout.Observation {
@@ -190,10 +229,14 @@ func copyBundle(b rollout.Bundle) rollout.Bundle {
 }
 
 func (s *Server) segmenterKey() []byte {
-	if s.segmenter == nil {
-		return nil
+	name := ""
+	if s.segmenter != nil {
+		name = s.segmenter.Name()
 	}
-	return []byte(s.segmenter.Name())
+	if s.cfg.Masks != nil {
+		name += " " + s.cfg.Masks.Name()
+	}
+	return []byte(name)
 }
 
 // A Study is what a tool may look at: a study's images with their metadata.
@@ -214,7 +257,7 @@ func (s *Server) study(images [][]byte, meta []dataset.Image) (*Study, error) {
 	for i, file := range images {
 		st.keys[i] = key(sha256.Sum256(file))
 		m := meta[i]
-		m.Path, m.SHA256 = "", "" // say where and what it is; nothing that a result depends on
+		m.Path, m.SHA256 = s.maskPath(m), "" // where and what it is; only stored masks go by it
 		row, err := json.Marshal(m)
 		if err != nil {
 			return nil, fmt.Errorf("metadata of image %d: %w", i+1, err)
@@ -233,7 +276,8 @@ type view struct {
 	masks  *segment.Masks // nil: not this segmenter's domain, or it found nothing
 	boxes  lungBoxes
 	domain string
-	hash   key // of the encoded file
+	stored bool // the masks were given, not found
+	hash   key  // of the encoded file
 	failed string
 
 	once  sync.Once
@@ -266,9 +310,9 @@ func (st *Study) view(n int) (*view, error) {
 	}
 	i, s := n-1, st.server
 	domain := st.meta[i].Domain
-	k := keyOf([]byte("view"), []byte(domain), s.segmenterKey(), st.keys[i][:])
+	k := keyOf([]byte("view"), []byte(domain), s.segmenterKey(), st.keys[i][:], []byte(s.maskPath(st.meta[i])))
 	v, _, err := s.views.do(context.Background(), k, s.cfg.Deadline, func(context.Context) (*view, int, error) {
-		v, err := s.look(st.images[i], domain, st.keys[i])
+		v, err := s.look(st.images[i], st.meta[i], st.keys[i])
 		if err != nil {
 			return nil, 0, &ImageError{Index: i, SHA256: fmt.Sprintf("%x", st.keys[i][:]), Reason: err.Error()}
 		}
@@ -277,14 +321,16 @@ func (st *Study) view(n int) (*view, error) {
 	return v, err
 }
 
-func (s *Server) look(file []byte, domain string, hash key) (*view, error) {
+func (s *Server) look(file []byte, meta dataset.Image, hash key) (*view, error) {
 	film, err := ReadFilm(file, s.cfg.ImageBytes, s.cfg.ImagePixels)
 	if err != nil {
 		return nil, err
 	}
-	gray := film.Gray
+	gray, domain := film.Gray, meta.Domain
 	v := &view{gray: gray, about: film.About, domain: domain, hash: hash}
-	if s.segmenter != nil && s.segmenter.Domain() == domain {
+	if s.storedMasks(v, meta) {
+		v.stored = true
+	} else if s.segmenter != nil && s.segmenter.Domain() == domain {
 		m, err := s.segmenter.Segment(gray)
 		if err != nil {
 			v.failed = err.Error()
@@ -311,7 +357,7 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 		if err != nil {
 			return rollout.Bundle{}, err
 		}
-		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: st.server.inDomain(v.domain)}
+		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: v.stored || st.server.inDomain(v.domain)}
 		switch m := v.masks; {
 		case m != nil && v.domain == "phantom":
 			in.Masks = measure.Masks(*m)

@@ -22,6 +22,7 @@ type Tool[In, Out any] struct {
 	Description string // what the policy reads in its prompt: a few words
 	Version     string // part of the cache key: raise it when results change
 	Images      bool   // the tool looks at the images
+	Model       *model // the server that it asks; nil: it computes by itself
 	Run         func(ctx context.Context, study *Study, in In) (Out, error)
 	Show        func(Out) rollout.Observation
 }
@@ -40,6 +41,8 @@ func argumentErrorf(format string, args ...any) error {
 type binding struct {
 	name, description, version string
 	images                     bool
+	model                      *model
+	calls                      *flight[rollout.Observation]
 	schema                     *jsonschema.Schema
 	run                        func(ctx context.Context, study *Study, args json.RawMessage) (rollout.Observation, error)
 	canonical                  func(args json.RawMessage) (json.RawMessage, error)
@@ -69,7 +72,7 @@ func bind[In, Out any](t Tool[In, Out], enums map[string][]string) (*binding, er
 	}
 	parse := func(args json.RawMessage) (In, error) { return parseArguments[In](resolved, args) }
 	return &binding{
-		name: t.Name, description: t.Description, version: t.Version, images: t.Images,
+		name: t.Name, description: t.Description, version: t.Version, images: t.Images, model: t.Model,
 		schema: schema,
 		run: func(ctx context.Context, study *Study, args json.RawMessage) (rollout.Observation, error) {
 			in, err := parse(args)
