@@ -344,7 +344,7 @@ func (c *Client) send(ctx context.Context, name string, r request) ([]byte, erro
 		}
 		return nil, fmt.Errorf("tool %s: request has %d bytes, the NATS server takes %d", name, len(data), limit)
 	}
-	return c.ask(ctx, name, data)
+	return c.askTwice(ctx, name, data)
 }
 
 func (r request) withoutFiles() request {
@@ -357,6 +357,44 @@ func (r request) withoutFiles() request {
 	return r
 }
 
+// restart is how long a tool server that is gone is given before the second try.
+const restart = time.Second
+
+// askTwice asks again where a server was killed with the call in hand, was
+// full, or is just being started. The first try has half of the time, because
+// nothing tells of a killed server but its silence. Asking again is safe: a call
+// changes nothing, and one that still computes is joined.
+func (c *Client) askTwice(ctx context.Context, name string, data []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	first, stop := context.WithTimeout(ctx, time.Until(end)/2)
+	out, err := c.ask(first, name, data)
+	stop()
+	if err == nil || !lost(err) || ctx.Err() != nil {
+		return out, err
+	}
+	if errors.Is(err, nats.ErrNoResponders) {
+		select {
+		case <-time.After(restart):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+	return c.ask(ctx, name, data)
+}
+
+// lost reports whether a call may have been lost with its server, or was not
+// taken.
+func lost(err error) bool {
+	if e, ok := errors.AsType[*codedError](err); ok {
+		return e.code == codeBusy
+	}
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, errNoReply)
+}
+
+var errNoReply = errors.New("no reply")
+
 func (c *Client) ask(ctx context.Context, name string, data []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -366,7 +404,7 @@ func (c *Client) ask(ctx context.Context, name string, data []byte) ([]byte, err
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, fmt.Errorf("tool %s: no server answers on subject %s; start one with `xragent tools`: %w", name, subject, err)
 	case err != nil:
-		return nil, fmt.Errorf("tool %s: no reply on subject %s: %w", name, subject, err)
+		return nil, fmt.Errorf("tool %s: %w on subject %s: %w", name, errNoReply, subject, err)
 	}
 	if code := msg.Header.Get(micro.ErrorCodeHeader); code != "" {
 		return nil, fmt.Errorf("tool %s: server on %s: %w", name, subject, remoteError(code, msg))

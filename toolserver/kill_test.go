@@ -1,0 +1,109 @@
+package toolserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// TestKilledServer holds that a tool server that dies costs the calls in its
+// hands one retry, and nothing else.
+func TestKilledServer(t *testing.T) {
+	t.Parallel()
+	connect := broker(t, 1<<20)
+	doomed := connect()
+	taken, never := make(chan struct{}, 64), make(chan struct{})
+	defer close(never)
+	hangs := withTool(t, func(c *Config) { c.Concurrency = 64 }, func(context.Context) (string, error) {
+		taken <- struct{}{}
+		<-never
+		return "", nil
+	})
+	if _, err := Listen(doomed, hangs); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, connect())
+	c.timeout = 8 * time.Second // the first try has half of it
+	const n = 8
+	var calls sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		calls.Go(func() {
+			obs, err := c.Call(context.Background(), "evidence_lookup", json.RawMessage(fmt.Sprintf(`{"query":"q%d"}`, i)), nil, nil)
+			if err == nil && obs.Text != "alive" {
+				err = fmt.Errorf("%+v", obs)
+			}
+			errs[i] = err
+		})
+	}
+	for range n {
+		<-taken
+	}
+	doomed.Close() // as a kill would, in the middle of every call
+	listen(t, connect(), withTool(t, func(c *Config) { c.Concurrency = 64 }, func(context.Context) (string, error) { return "alive", nil }))
+	calls.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestServerRestarts holds that a call finds a server that is away for a moment.
+func TestServerRestarts(t *testing.T) {
+	t.Parallel()
+	connect := broker(t, 1<<20)
+	first := connect()
+	if _, err := Listen(first, serverFor(t, nil)); err != nil {
+		t.Fatal(err)
+	}
+	c := client(t, connect())
+	first.Close()
+	_, err := c.Call(context.Background(), "evidence_lookup", json.RawMessage(`{"query":"x"}`), nil, nil)
+	if !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("with no server at all: error %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(context.Background(), "evidence_lookup", json.RawMessage(`{"query":"x"}`), nil, nil)
+		done <- err
+	}()
+	listen(t, connect(), serverFor(t, nil))
+	if err := <-done; err != nil && !errors.Is(err, nats.ErrNoResponders) { // a machine slower than the pause
+		t.Error(err)
+	}
+}
+
+// TestFloodAndNonsense holds that what is no request is refused, and that the
+// server goes on.
+func TestFloodAndNonsense(t *testing.T) {
+	connect := broker(t, 1<<20)
+	listen(t, connect(), serverFor(t, nil))
+	nc := connect()
+	for subject, bodies := range map[string][]string{
+		"tool.region_parse": {"{", `{"images":[{"sha256":"zz"}]}`, `{"images":[{"sha256":"` + strings.Repeat("00", 32) + `","file":"AAAA"}]}`, `[]`, strings.Repeat("x", 1<<19)},
+		"tool.measure":      {"", `{"images":7}`, `{"images":[]}`},
+	} {
+		for _, body := range bodies {
+			msg, err := nc.Request(subject, []byte(body), time.Minute)
+			if err != nil {
+				t.Errorf("%s %.40s: %v", subject, body, err)
+			} else if code := msg.Header.Get("Nats-Service-Error-Code"); code == "" && body != `{"images":[]}` && body != "" {
+				t.Errorf("%s %.40s was answered with %.100s", subject, body, msg.Data)
+			}
+		}
+	}
+	for range 2000 { // and nobody waits for these
+		if err := nc.PublishRequest("tool.evidence_lookup", "nobody", []byte(`{"arguments":{"query":"x"}}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if obs := call(t, client(t, connect()), "evidence_lookup", `{"query":"ctr"}`, nil, nil); obs.Text == "" {
+		t.Errorf("after the flood: %+v", obs)
+	}
+}
