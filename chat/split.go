@@ -67,12 +67,12 @@ func wordLength(s string) int {
 	if n := letters(s); n > 0 {
 		return n
 	}
-	if r != '\r' && r != '\n' && !unicode.IsNumber(r) {
+	if r != '\r' && r != '\n' && !isNumber(r) {
 		if n := letters(s[size:]); n > 0 {
 			return size + n
 		}
 	}
-	if unicode.IsNumber(r) {
+	if isNumber(r) {
 		return size
 	}
 	if n := punctuation(s); n > 0 {
@@ -99,7 +99,7 @@ func contraction(s string) int {
 	return 0
 }
 
-func letters(s string) int { return span(s, unicode.IsLetter) }
+func letters(s string) int { return span(s, isLetter) }
 
 // punctuation matches " ?[^\s\p{L}\p{N}]+[\r\n]*".
 func punctuation(s string) int {
@@ -108,7 +108,7 @@ func punctuation(s string) int {
 		lead = 1
 	}
 	n := span(s[lead:], func(r rune) bool {
-		return !unicode.IsSpace(r) && !unicode.IsLetter(r) && !unicode.IsNumber(r)
+		return !unicode.IsSpace(r) && !isLetter(r) && !isNumber(r)
 	})
 	if n == 0 {
 		return 0

@@ -1,13 +1,12 @@
 package chat
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // A Tokenizer is a byte-level byte-pair encoder as Qwen models use it: NFC
@@ -277,7 +276,7 @@ func (t *Tokenizer) EncodePlain(text string) []int32 {
 
 func (t *Tokenizer) appendPlain(ids []int32, text string) []int32 {
 	if t.nfc {
-		text = norm.NFC.String(text)
+		text = nfc(text)
 	}
 	for _, word := range t.split(text) {
 		ids = t.appendWord(ids, word)
@@ -308,16 +307,53 @@ func (t *Tokenizer) appendWord(ids []int32, word string) []int32 {
 	}
 }
 
-// Decode returns the text of ids, added tokens included. Bytes that are not
-// UTF-8 become U+FFFD; an id outside the vocabulary becomes U+FFFD, too.
+// Decode returns the text of ids, added tokens included. Ids that stand for
+// nothing are left out. Bytes that are not UTF-8 become U+FFFD, one for as many
+// of them as begin a rune, as Hugging Face (and Unicode, chapter 3.9) has it.
 func (t *Tokenizer) Decode(ids []int32) string {
 	var out []byte
 	for _, id := range ids {
-		if id < 0 || int(id) >= len(t.tokens) {
-			out = utf8.AppendRune(out, utf8.RuneError)
-			continue
+		if id >= 0 && int(id) < len(t.tokens) {
+			out = append(out, t.tokens[id]...)
 		}
-		out = append(out, t.tokens[id]...)
 	}
-	return strings.ToValidUTF8(string(out), string(utf8.RuneError))
+	return lossy(out)
+}
+
+func lossy(raw []byte) string {
+	if utf8.Valid(raw) {
+		return string(raw)
+	}
+	var w strings.Builder
+	for len(raw) > 0 {
+		r, size := utf8.DecodeRune(raw)
+		if r == utf8.RuneError && size == 1 {
+			size = truncated(raw)
+		}
+		w.WriteRune(r)
+		raw = raw[size:]
+	}
+	return w.String()
+}
+
+// truncated returns how many of the first bytes of raw, which are no rune,
+// could begin one; at least 1.
+func truncated(raw []byte) int {
+	for n := min(3, len(raw)); n > 1; n-- {
+		if beginsRune(raw[:n]) {
+			return n
+		}
+	}
+	return 1
+}
+
+// beginsRune reports whether some continuation makes a rune of start.
+func beginsRune(start []byte) bool {
+	for _, fill := range []byte{0x80, 0xbf} { // the least and the greatest
+		whole := append(bytes.Clone(start), fill, fill, fill)
+		if _, size := utf8.DecodeRune(whole); size > len(start) {
+			return true
+		}
+	}
+	return false
 }

@@ -7,8 +7,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // An Added is a token that is found in text before all else. Control tokens
@@ -94,7 +92,7 @@ func countWords(texts iter.Seq[string], added []Added) map[string]int {
 	counts := map[string]int{}
 	for text := range texts {
 		for part := range strings.SplitSeq(replacer.Replace(text), "\x00") {
-			for _, w := range splitQwen(norm.NFC.String(part)) {
+			for _, w := range splitQwen(nfc(part)) {
 				counts[w]++
 			}
 		}
