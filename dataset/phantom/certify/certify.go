@@ -50,7 +50,7 @@ type Config struct {
 
 // Full is the examination that certifies.
 func Full() Config {
-	return Config{Seed: 20260, Texts: 40000, Train: 8000, Test: 2000, Tooled: 1500, Crops: 2400, Epochs: 14, Threads: 2}
+	return Config{Seed: 20260, Texts: 40000, Train: 8000, Test: 2000, Tooled: 1500, Crops: 2400, Epochs: 16, Threads: 2}
 }
 
 // Quick is a look at whether the examination runs.

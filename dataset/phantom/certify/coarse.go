@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -23,6 +24,7 @@ const least = 20
 // is needed.
 type reader struct {
 	net        *cnn.Net
+	maps       []string // findings with a place
 	labels     []string
 	labelHead  int
 	numberHead int
@@ -31,19 +33,36 @@ type reader struct {
 }
 
 func (e *examination) coarse(ctx context.Context) error {
-	train, test := e.world.train[:e.Train], e.world.test[:e.Test]
+	train, test := coarseFirst(e.world.train, e.Train), e.world.test[:e.Test]
 	e.report("coarse view: rendering")
 	pixels := e.views(ctx, train)
 	r := newReader(train, e.Seed)
 	examples := make([]cnn.Example, len(train))
 	for i, s := range train {
-		examples[i] = cnn.Example{Pixels: pixels[i], Targets: r.targets(s)}
+		examples[i] = cnn.Example{Pixels: pixels[i], Targets: r.targets(s), Maps: r.places(s)}
 	}
 	if err := r.net.Train(ctx, examples, e.options("coarse view", e.Epochs)); err != nil {
 		return err
 	}
 	e.judge(r, train, test, e.views(ctx, test))
 	return ctx.Err()
+}
+
+// coarseFirst takes n studies, up to six tenths of them such that the coarse
+// view suffices for: so the reader sees more of what it should learn to see.
+// Its heads are apart by that class, so that no answer becomes likelier.
+func coarseFirst(all []*study, n int) []*study {
+	var coarse, other []*study
+	for _, s := range all {
+		if s.need() == phantom.NeedCoarse {
+			coarse = append(coarse, s)
+		} else {
+			other = append(other, s)
+		}
+	}
+	coarse = coarse[:min(len(coarse), n*6/10)]
+	other = other[:min(len(other), n-len(coarse))]
+	return slices.Concat(coarse, other)
 }
 
 func (e *examination) views(ctx context.Context, all []*study) [][]uint8 {
@@ -57,11 +76,16 @@ func (e *examination) views(ctx context.Context, all []*study) [][]uint8 {
 }
 
 func newReader(train []*study, seed uint64) *reader {
-	r := &reader{net: cnn.New(cnn.Usual, seed), answers: map[string][]string{}, heads: map[string]int{}}
-	counts := map[string]int{}
+	r := &reader{answers: map[string][]string{}, heads: map[string]int{}}
+	counts, placed := map[string]int{}, map[string]bool{}
 	for _, s := range train {
 		for _, l := range statements(s.truth) {
 			counts[l]++
+		}
+		for _, f := range s.truth.Findings {
+			if f.X > 0 {
+				placed[sized(f)] = true
+			}
 		}
 		if t := s.question.Template; !s.report() && !slices.Contains(r.answers[t], s.answer) {
 			r.answers[t] = append(r.answers[t], s.answer)
@@ -73,6 +97,10 @@ func newReader(train []*study, seed uint64) *reader {
 			r.labels = append(r.labels, l)
 		}
 	}
+	r.maps = slices.Sorted(maps.Keys(placed))
+	shape := cnn.Usual
+	shape.Maps = len(r.maps)
+	r.net = cnn.New(shape, seed)
 	r.labelHead, r.numberHead = r.net.AddHead(max(1, len(r.labels))), r.net.AddHead(len(numbers(phantom.Truth{})))
 	for _, s := range train {
 		r.addHeads(s)
@@ -159,13 +187,38 @@ func statements(t phantom.Truth) []string {
 		out = append(out, string(t.Fault), string(t.Fault)+" "+t.FaultSide)
 	}
 	for _, f := range t.Findings {
-		name := f.Name
-		if f.SizeMM >= 15 {
-			name = "large " + name
-		}
+		name := sized(f)
 		for _, l := range []string{name, name + " " + f.Side, name + " " + f.Side + " " + f.Zone, name + " " + f.Margin} {
 			if !slices.Contains(out, l) {
 				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
+// sized names a finding with whether it is large.
+func sized(f phantom.Finding) string {
+	if f.SizeMM >= 15 {
+		return "large " + f.Name
+	}
+	return f.Name
+}
+
+// places returns the maps of a film: the cells that a finding lies in.
+func (r *reader) places(s *study) []float32 {
+	const scale, cell = phantom.Size / cnn.Side, cnn.Side / cnn.Cells
+	out := make([]float32, len(r.maps)*cnn.Cells*cnn.Cells)
+	for _, f := range s.truth.Findings {
+		k := slices.Index(r.maps, sized(f))
+		if k < 0 || f.X <= 0 {
+			continue
+		}
+		reach := max(cell/2, f.SizeMM/phantom.SpacingMM/scale/2)
+		for i := range cnn.Cells * cnn.Cells {
+			x, y := float64(i%cnn.Cells)*cell+cell/2, float64(i/cnn.Cells)*cell+cell/2
+			if math.Abs(x-f.X/scale) <= reach && math.Abs(y-f.Y/scale) <= reach {
+				out[k*cnn.Cells*cnn.Cells+i] = 1
 			}
 		}
 	}

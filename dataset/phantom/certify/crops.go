@@ -169,7 +169,7 @@ func (e *examination) cutsOf(ctx context.Context, s *study) ([]cut, error) {
 // options of all probes.
 func (e *examination) options(name string, epochs int) cnn.Options {
 	return cnn.Options{
-		Epochs: epochs, Batch: 32, Rate: 1e-3, Decay: 0.02, Drop: 0.2, Move: 3, Threads: e.Threads, Seed: e.Seed,
+		Epochs: epochs, Batch: 16, Rate: 2e-3, Decay: 0.02, Drop: 0.2, Move: 3, Threads: e.Threads, Seed: e.Seed,
 		After: func(epoch int, loss float64) {
 			e.report(fmt.Sprintf("%s: epoch %d of %d, loss %.4f", name, epoch+1, epochs, loss))
 		},

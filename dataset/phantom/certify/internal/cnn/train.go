@@ -93,7 +93,7 @@ func (f *fitting) example(shard int, e Example, rng *rand.Rand) float64 {
 		}
 	}
 	f.net.forward(t)
-	return f.net.backward(t, e.Targets, f.grads[shard])
+	return f.net.backward(t, e, f.grads[shard])
 }
 
 // rate returns the learning rate of the step.
