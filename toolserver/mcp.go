@@ -272,6 +272,9 @@ func ListenMCP(address, token string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("MCP: listen address %q: %w; want host:port", address, err)
 	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, errors.New("MCP: the token holds spaces or other characters that no request can bear: use letters and digits")
+	}
 	if !addr.IP.IsLoopback() && token == "" {
 		return nil, fmt.Errorf("MCP: listen address %q is not loopback and there is no token; set one, or listen on 127.0.0.1", address)
 	}

@@ -126,3 +126,13 @@ func (st *Study) imagesFor(n int) ([]backend.Image, error) {
 	}
 	return out, nil
 }
+
+func (m *model) state() string {
+	switch {
+	case m == nil:
+		return ""
+	case m.client == nil:
+		return "not configured"
+	}
+	return "configured"
+}

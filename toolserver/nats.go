@@ -37,6 +37,10 @@ const (
 // a slot. More are refused at once, so that the caller can try another server.
 const maxPending = 256
 
+// leastFiles is the MiB of images that are kept also where no results are:
+// asking for one again costs a message and its answer.
+const leastFiles = 16
+
 // A request is one call on the wire. An image without its file is one that
 // the server should have, or can fetch, by its hash.
 type request struct {
@@ -81,7 +85,7 @@ type Door struct {
 
 // Listen registers the endpoints and returns when the NATS server knows them.
 func Listen(nc *nats.Conn, s *Server) (*Door, error) {
-	d := &Door{server: s, files: newCache[[]byte](s.cfg.Cache << 20), pending: make(chan struct{}, maxPending)}
+	d := &Door{server: s, files: newCache[[]byte](max(s.cfg.Cache, leastFiles) << 20), pending: make(chan struct{}, maxPending)}
 	service, err := micro.AddService(nc, micro.Config{
 		Name: "xragent-tools", Version: "1.0.0", Description: "chest X-ray tools and gated measurements",
 		// Requests are answered from goroutines, so micro's own times would
@@ -357,8 +361,8 @@ func (r request) withoutFiles() request {
 	return r
 }
 
-// restart is how long a tool server that is gone is given before the second try.
-const restart = time.Second
+// pause is what a tool server that is gone or full is given before the second try.
+const pause = time.Second
 
 // askTwice asks again where a server was killed with the call in hand, was
 // full, or is just being started. The first try has half of the time, because
@@ -374,9 +378,9 @@ func (c *Client) askTwice(ctx context.Context, name string, data []byte) ([]byte
 	if err == nil || !lost(err) || ctx.Err() != nil {
 		return out, err
 	}
-	if errors.Is(err, nats.ErrNoResponders) {
+	if !errors.Is(err, errNoReply) { // which has taken its time
 		select {
-		case <-time.After(restart):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, err
 		}

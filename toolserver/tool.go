@@ -177,3 +177,27 @@ func isArgument(err error) (string, bool) {
 	}
 	return "", false
 }
+
+// A ToolInfo describes a tool to people and programs.
+type ToolInfo struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Images      bool            `json:"images"`           // it looks at the images
+	Server      string          `json:"server,omitempty"` // asked by it: "configured" or "not configured"; empty: it computes by itself
+	Arguments   string          `json:"arguments"`        // in brief: names and types, ? where optional
+	Parameters  json.RawMessage `json:"parameters"`       // as JSON Schema
+}
+
+// Tools describes the tools in the order of their schemas.
+func (s *Server) Tools() []ToolInfo {
+	list := make([]ToolInfo, len(s.names))
+	for i, name := range s.names {
+		b := s.tools[name]
+		schema, err := json.Marshal(b.schema)
+		if err != nil {
+			panic(fmt.Sprintf("toolserver: schema of %s: %v", name, err)) // it was made from a Go type
+		}
+		list[i] = ToolInfo{Name: name, Description: b.description, Images: b.images, Server: b.model.state(), Arguments: shape(b.schema), Parameters: schema}
+	}
+	return list
+}

@@ -282,22 +282,6 @@ func workerCommand() *cobra.Command {
 	return cmd
 }
 
-func toolsCommand() *cobra.Command {
-	var f guestFlags
-	cmd := &cobra.Command{Use: "tools", Short: "Serve the tools and measurements of a run over NATS", Args: cobra.NoArgs}
-	f.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return asGuest(cmd, f, func(ctx context.Context, g *guest) error {
-			if g.cfg.Queue.Tools != "nats" {
-				return usageError{fmt.Errorf("run %s computes its tools in its workers: start it with --set queue.tools=nats", f.run)}
-			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "tools of run %s are served\n", f.run)
-			return g.serveTools(ctx)
-		})
-	}
-	return cmd
-}
-
 func asGuest(cmd *cobra.Command, f guestFlags, do func(context.Context, *guest) error) error {
 	g, err := join(cmd.Context(), f.url, f.run, quietLog())
 	if err != nil {
