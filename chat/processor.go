@@ -47,8 +47,9 @@ const (
 // Process decodes a PNG or JPEG and returns its patches, [N, 3·Temporal·Patch²]
 // row-major, and its grid of patches (time, height, width), N = t·h·w. Patches
 // are ordered in merge × merge blocks; a row is [channel, time, y, x].
-// Grey images of 8 and 16 bits are repeated over the channels, 16 bits by their
-// high byte; alpha is dropped.
+// Grey images are repeated over the channels; what is transparent shows white.
+// Of 16 bits the high byte counts (Pillow, and so transformers, clips 16-bit
+// grey at 255 instead, which makes a film white).
 func (p Processor) Process(encoded []byte) (patches []float32, grid [3]int, err error) {
 	size, grid, err := p.plan(encoded)
 	if err != nil {
@@ -76,7 +77,7 @@ func (p Processor) Use(encoded []byte, sha string) (rollout.ImageUse, error) {
 func (p Processor) Row() int { return 3 * p.Temporal * p.Patch * p.Patch }
 
 // processorVersion changes when Process gives other numbers for the same configuration.
-const processorVersion = "qwen2vl/1"
+const processorVersion = "qwen2vl/2"
 
 // Hash identifies the processor: equal hashes give equal patches.
 func (p Processor) Hash() string {
@@ -205,25 +206,44 @@ func channels(src image.Image) []plane {
 		return []plane{grey}
 	}
 	rgb := []plane{newPlane(w, h), newPlane(w, h), newPlane(w, h)}
-	flat := withoutAlpha(src)
+	flat := straight(src)
 	for i := range w * h {
 		px := flat.Pix[i/w*flat.Stride+i%w*4:]
-		rgb[0].pix[i], rgb[1].pix[i], rgb[2].pix[i] = px[0], px[1], px[2]
+		for c := range rgb {
+			rgb[c].pix[i] = onWhite(px[c], px[3])
+		}
 	}
 	return rgb
 }
 
-// withoutAlpha returns src's colours as they are stored, not blended with
-// black; the alpha channel of the result means nothing.
-func withoutAlpha(src image.Image) *image.NRGBA {
-	if flat, ok := src.(*image.NRGBA); ok {
-		return flat
+// onWhite lays a value over white, rounded as Pillow's alpha_composite does.
+func onWhite(v, alpha uint8) uint8 {
+	if alpha == 255 {
+		return v
 	}
+	x := (uint32(v)*uint32(alpha) + 255*(255-uint32(alpha)) + 128) << 7
+	return uint8((x>>8 + x) >> 15)
+}
+
+// straight returns src in 8 bits, colours not multiplied by alpha, of 16 bits
+// the high byte.
+func straight(src image.Image) *image.NRGBA {
 	b := src.Bounds()
-	if o, ok := src.(interface{ Opaque() bool }); ok && o.Opaque() {
-		flat := image.NewRGBA(b) // equal to NRGBA where all is opaque, and drawn fast
-		draw.Draw(flat, b, src, b.Min, draw.Src)
-		return &image.NRGBA{Pix: flat.Pix, Stride: flat.Stride, Rect: b}
+	switch src := src.(type) {
+	case *image.NRGBA:
+		return src
+	case *image.NRGBA64:
+		flat := image.NewNRGBA(b)
+		for i := range flat.Pix {
+			flat.Pix[i] = src.Pix[i/flat.Stride*src.Stride+i%flat.Stride*2]
+		}
+		return flat
+	case interface{ Opaque() bool }:
+		if src.Opaque() {
+			flat := image.NewRGBA(b) // equal to NRGBA where all is opaque, and drawn fast
+			draw.Draw(flat, b, src.(image.Image), b.Min, draw.Src)
+			return &image.NRGBA{Pix: flat.Pix, Stride: flat.Stride, Rect: b}
+		}
 	}
 	flat := image.NewNRGBA(b)
 	for y := b.Min.Y; y < b.Max.Y; y++ {

@@ -84,12 +84,14 @@ func TestProcessColourModels(t *testing.T) {
 	grey := gradient(150, 140)
 	deep := image.NewGray16(grey.Bounds())
 	alpha := image.NewNRGBA(grey.Bounds())
+	alpha16 := image.NewNRGBA64(grey.Bounds())
 	opaque := image.NewRGBA(grey.Bounds())
 	for y := range 140 {
 		for x := range 150 {
 			v := grey.GrayAt(x, y).Y
 			deep.SetGray16(x, y, color.Gray16{Y: uint16(v)<<8 | uint16(x)})
-			alpha.SetNRGBA(x, y, color.NRGBA{v, v, v, 200})
+			alpha.SetNRGBA(x, y, color.NRGBA{v, v, v, 255})
+			alpha16.SetNRGBA64(x, y, color.NRGBA64{uint16(v)<<8 | 7, uint16(v) << 8, uint16(v)<<8 | uint16(y), 0xffff})
 			opaque.SetRGBA(x, y, color.RGBA{v, v, v, 255})
 		}
 	}
@@ -97,10 +99,18 @@ func TestProcessColourModels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, img := range map[string]image.Image{"16-bit grey": deep, "alpha": alpha, "colour": opaque} {
+	alpha.SetNRGBA(3, 3, color.NRGBA{9, 9, 9, 0}) // shows white
+	grey.SetGray(3, 3, color.Gray{255})
+	for name, img := range map[string]image.Image{"16-bit grey": deep, "16-bit colour": alpha16, "colour": opaque} {
 		if got, _, err := Small.Process(encodePNG(t, img)); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: patches differ from the 8-bit grey ones (%v)", name, err)
 		}
+	}
+	if want, _, err = Small.Process(encodePNG(t, grey)); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := Small.Process(encodePNG(t, alpha)); err != nil || !slices.Equal(got, want) {
+		t.Errorf("a transparent pixel is not white (%v)", err)
 	}
 }
 

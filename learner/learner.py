@@ -27,6 +27,7 @@ import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import torch
@@ -37,7 +38,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, Qwen3VLForConditiona
 
 FORMAT = "xragent.learner/1"
 BATCH_FORMAT = "xragent.batch/1"
-PROCESSOR_VERSION = "qwen2vl/1"  # chat.processorVersion
+PROCESSOR_VERSION = "qwen2vl/2"  # chat.processorVersion
 LORA_TARGETS = r"model\.language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 
 
@@ -105,6 +106,12 @@ def micro_batches(rows, tokens):
 # ---- images --------------------------------------------------------------------------------------------
 
 
+def opened(encoded):
+    """An image as chat.Processor sees it: of 16-bit grey, which Pillow would clip at 255, the high byte."""
+    image = Image.open(io.BytesIO(encoded))
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I") else image
+
+
 class Images:
     """Encoded images by content, and the processor that makes patches of them."""
 
@@ -127,7 +134,7 @@ class Images:
         for sha, grid in zip(row["image_sha256"], grids_of(row)):
             if sha not in self.encoded:
                 raise Refused(f"row {row['id']}: image {sha[:12]} was not sent")
-            made = self.processor(Image.open(io.BytesIO(self.encoded[sha])).convert("RGB"), return_tensors="pt")
+            made = self.processor(opened(self.encoded[sha]), return_tensors="pt")
             if tuple(made["image_grid_thw"][0].tolist()) != grid:
                 raise Refused(f"row {row['id']}: image {sha[:12]} has grid {made['image_grid_thw'][0].tolist()} here, the policy saw {grid}")
             out.append(made["pixel_values"])
