@@ -35,7 +35,7 @@ certify: build ## Examine the phantom world before anything is trained on it; wr
 bench:       ## Benchmarks, as ratios within one run
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./internal/simd ./policy/embedded ./reward ./rollout/queue
 
-parity:      ## Our losses against verl's, TRL's and PyTorch's; needs uv, which fetches some GB of Python packages
+parity:      ## Losses, model, tokenizer, template and images against verl, TRL and transformers; needs uv (some GB of Python packages) and npm
 	learner/parity/run.sh
 
 dashboards:  ## Regenerate the Grafana dashboard and alert rules from the metric registry

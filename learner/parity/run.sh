@@ -16,5 +16,10 @@ failed=0
 cd ../..
 ${GO:-go} test -count=1 ./trainer/loss ./trainer/advantage || failed=1
 ${GO:-go} test -count=1 -run 'Loss|Slopes|Golden' ./policy/embedded || failed=1
-XRAGENT_PYTHON=$python ${GO:-go} test -count=1 -timeout 30m -run 'PythonEqualsEmbedded' ./policy/remote || failed=1
+export XRAGENT_PYTHON="$python"
+XRAGENT_QWEN_TOKENIZER=$(learner/parity/tokenizer.sh) # an assignment by itself: its failure ends the script
+export XRAGENT_QWEN_TOKENIZER
+${GO:-go} test -count=1 -timeout 30m -run 'Transformers|Qwen' ./chat || failed=1
+${GO:-go} test -count=1 -timeout 30m -run 'TransformersEquals' ./policy/embedded || failed=1
+${GO:-go} test -count=1 -timeout 30m -run 'PythonEqualsEmbedded|PythonEncodes' ./policy/remote || failed=1
 exit $failed
