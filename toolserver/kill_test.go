@@ -84,6 +84,32 @@ func TestServerRestarts(t *testing.T) {
 	}
 }
 
+// TestSlowCallIsJoined holds that what a caller gave up on is not begun again
+// when it asks once more, as corpus builds and rollouts do.
+func TestSlowCallIsJoined(t *testing.T) {
+	taken, release := make(chan struct{}, 2), make(chan struct{})
+	s := withTool(t, nil, func(context.Context) (string, error) {
+		taken <- struct{}{}
+		<-release
+		return "late", nil
+	})
+	ctx, leave := context.WithCancel(context.Background())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := s.Call(ctx, "evidence_lookup", json.RawMessage(`{"query":"x"}`), nil, nil)
+		gone <- err
+	}()
+	<-taken
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	close(release)
+	if obs := call(t, s, "evidence_lookup", `{"query":"x"}`, nil, nil); obs.Text != "late" || len(taken) != 0 {
+		t.Errorf("%+v after %d more computations", obs, len(taken))
+	}
+}
+
 // TestFloodAndNonsense holds that what is no request is refused, and that the
 // server goes on.
 func TestFloodAndNonsense(t *testing.T) {

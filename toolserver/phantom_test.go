@@ -17,6 +17,7 @@ var filmCount = flag.Int("films", 20, "films on which the gate and region_parse 
 // generator's truth. With -v it prints the table; with -films 300 it takes half
 // a minute and its figures are steady.
 func TestGateAgainstTruth(t *testing.T) {
+	t.Parallel()
 	s := serverFor(t, nil)
 	stop := map[string]map[string]int{} // by kind of film, how often each check stopped it
 	films, withheld := map[string]int{}, map[string]int{}
@@ -101,6 +102,7 @@ func kindOf(truth phantom.Truth) string {
 
 // TestParseAgainstTruth measures what region_parse misses and imagines.
 func TestParseAgainstTruth(t *testing.T) {
+	t.Parallel()
 	s := serverFor(t, nil)
 	var pattern, spots, opacity rates
 	for i := range max(1, *filmCount/2) {

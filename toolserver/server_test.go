@@ -245,6 +245,7 @@ func TestSchemas(t *testing.T) {
 }
 
 func TestMeasurePhantoms(t *testing.T) {
+	t.Parallel()
 	s := serverFor(t, nil)
 	for i := range 12 {
 		study, images, meta := film(t, i)
@@ -305,6 +306,7 @@ func TestSecondImage(t *testing.T) {
 // order and however often they are asked. It is also what "deleting the truth
 // changes nothing" comes to: a server is given no truth, by its types.
 func TestDeterministic(t *testing.T) {
+	t.Parallel()
 	calls := []struct{ tool, args string }{
 		{"region_parse", `{"region":"right lung"}`}, {"region_parse", `{"region":"left lower zone"}`},
 		{"roi_crop", `{"region":"heart"}`}, {"evidence_lookup", `{"query":"rotation"}`},
