@@ -21,11 +21,52 @@ func splitter(pattern string) (func(string) []string, error) {
 	if pattern == qwenPattern {
 		return splitQwen, nil
 	}
-	re, err := regexp2.Compile(pattern, regexp2.None)
+	re, err := regexp2.Compile(asOniguruma(pattern), regexp2.None)
 	if err != nil {
 		return nil, fmt.Errorf("pattern: %w", err)
 	}
 	return func(text string) []string { return splitRegexp(re, text) }, nil
+}
+
+// asOniguruma writes out what the engine of Hugging Face tokenizers knows and
+// regexp2 does not: letters and numbers of newer versions of Unicode, and that
+// "ſ" is a form of "s".
+func asOniguruma(pattern string) string {
+	pattern = strings.ReplaceAll(pattern, "(?i:'s|", "(?i:'s|'ſ|")
+	letters, numbers := "\\p{L}"+runeRanges(newLetters), "\\p{N}"+runeRanges(newNumbers)
+	var w strings.Builder
+	inClass := false
+	for len(pattern) > 0 {
+		n := 1
+		switch class, found := map[string]string{"\\p{L}": letters, "\\p{N}": numbers}[pattern[:min(5, len(pattern))]]; {
+		case found && inClass:
+			w.WriteString(class)
+			n = 5
+		case found:
+			w.WriteString("[" + class + "]")
+			n = 5
+		case pattern[0] == '\\' && len(pattern) > 1:
+			w.WriteString(pattern[:2])
+			n = 2
+		default:
+			inClass = pattern[0] == '[' || inClass && pattern[0] != ']'
+			w.WriteByte(pattern[0])
+		}
+		pattern = pattern[n:]
+	}
+	return w.String()
+}
+
+// runeRanges writes a table as the inside of a character class.
+func runeRanges(table *unicode.RangeTable) string {
+	var w strings.Builder
+	for _, r := range table.R16 {
+		fmt.Fprintf(&w, "%c-%c", r.Lo, r.Hi)
+	}
+	for _, r := range table.R32 {
+		fmt.Fprintf(&w, "%c-%c", r.Lo, r.Hi)
+	}
+	return w.String()
 }
 
 // splitRegexp returns the matches of re and what lies between them.

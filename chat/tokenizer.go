@@ -39,15 +39,15 @@ const maxVocab = 1 << 20
 
 // tokenizerFile is what this package reads and writes of a tokenizer.json.
 type tokenizerFile struct {
-	Version       string          `json:"version"`
-	Truncation    any             `json:"truncation"`
-	Padding       any             `json:"padding"`
-	AddedTokens   []addedFile     `json:"added_tokens"`
-	Normalizer    *component      `json:"normalizer"`
-	PreTokenizer  *component      `json:"pre_tokenizer"`
-	PostProcessor json.RawMessage `json:"post_processor"` // no effect on ids unless it is a template
-	Decoder       *component      `json:"decoder"`
-	Model         modelFile       `json:"model"`
+	Version       string      `json:"version"`
+	Truncation    any         `json:"truncation"`
+	Padding       any         `json:"padding"`
+	AddedTokens   []addedFile `json:"added_tokens"`
+	Normalizer    *component  `json:"normalizer"`
+	PreTokenizer  *component  `json:"pre_tokenizer"`
+	PostProcessor *component  `json:"post_processor"`
+	Decoder       *component  `json:"decoder"`
+	Model         modelFile   `json:"model"`
 }
 
 type addedFile struct {
@@ -141,14 +141,43 @@ func (f *tokenizerFile) supported() error {
 	switch {
 	case m.Type != "BPE":
 		return fmt.Errorf("field model.type is %q, want BPE", m.Type)
-	case m.ByteFallback || m.IgnoreMerges || m.Prefix != "" || m.Suffix != "" || m.Dropout != nil && *m.Dropout != 0:
-		return fmt.Errorf("field model: byte_fallback, ignore_merges, dropout, prefixes and suffixes are not supported; use a Qwen tokenizer")
+	case m.unsupported() != "":
+		return fmt.Errorf("field model.%s is not supported; use a Qwen tokenizer", m.unsupported())
 	case f.Normalizer != nil && f.Normalizer.Type != "NFC":
 		return fmt.Errorf("field normalizer is %q, want NFC or none", f.Normalizer.Type)
 	case f.pattern() == "":
 		return fmt.Errorf("field pre_tokenizer is not a Split by an isolated regex followed by ByteLevel; use a Qwen tokenizer")
+	case f.PostProcessor.typ() != "" && f.PostProcessor.typ() != "ByteLevel":
+		return fmt.Errorf("field post_processor is %q, which adds ids; want ByteLevel or none", f.PostProcessor.typ())
+	case f.Decoder.typ() != "ByteLevel":
+		return fmt.Errorf("field decoder is %q, want ByteLevel", f.Decoder.typ())
 	}
 	return nil
+}
+
+// typ is "" for what is absent.
+func (c *component) typ() string {
+	if c == nil {
+		return ""
+	}
+	return c.Type
+}
+
+// unsupported names the first field of a BPE model that this package lacks.
+func (m *modelFile) unsupported() string {
+	switch {
+	case m.ByteFallback:
+		return "byte_fallback"
+	case m.IgnoreMerges:
+		return "ignore_merges"
+	case m.Dropout != nil && *m.Dropout != 0:
+		return "dropout"
+	case m.Prefix != "":
+		return "continuing_subword_prefix"
+	case m.Suffix != "":
+		return "end_of_word_suffix"
+	}
+	return ""
 }
 
 // pattern returns the regex of a Qwen pre-tokenizer, "" for any other.
@@ -284,9 +313,17 @@ func (t *Tokenizer) appendPlain(ids []int32, text string) []int32 {
 	return ids
 }
 
-// appendWord merges a word's bytes in place, lowest rank first and of equal
-// ranks the leftmost.
+// appendWord merges a word's bytes, lowest rank first and of equal ranks the
+// leftmost.
 func (t *Tokenizer) appendWord(ids []int32, word string) []int32 {
+	if len(word) >= longWord {
+		return t.appendLong(ids, word)
+	}
+	return t.appendShort(ids, word)
+}
+
+// appendShort merges in place.
+func (t *Tokenizer) appendShort(ids []int32, word string) []int32 {
 	start := len(ids)
 	for i := range len(word) {
 		ids = append(ids, t.bytes[word[i]])

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"pgregory.net/rapid"
 )
 
 func TestParseTokenizerRefuses(t *testing.T) {
@@ -15,6 +17,9 @@ func TestParseTokenizerRefuses(t *testing.T) {
 		{"not JSON", "{", "", "tokenizer.json: "},
 		{"other model", `"type":"BPE"`, `"type":"Unigram"`, "want BPE"},
 		{"byte fallback", `"byte_fallback":false`, `"byte_fallback":true`, "byte_fallback"},
+		{"unmerged words", `"ignore_merges":false`, `"ignore_merges":true`, "ignore_merges"},
+		{"a template", `"post_processor":null`, `"post_processor":{"type":"TemplateProcessing"}`, "post_processor"},
+		{"other decoder", `"decoder":{"type":"ByteLevel"`, `"decoder":{"type":"WordPiece"`, "decoder"},
 		{"other normalizer", `"type":"NFC"`, `"type":"NFKC"`, "want NFC"},
 		{"other split", `"behavior":"Isolated"`, `"behavior":"Removed"`, "pre_tokenizer"},
 		{"bad pattern", `(?i:'s`, `(?i:'s(`, "pattern"},
@@ -115,6 +120,21 @@ func TestTrainBPEOrder(t *testing.T) {
 		if got := tok.Decode([]int32{int32(256 + i)}); got != want {
 			t.Errorf("merge %d is %q, want %q", i, got, want)
 		}
+	}
+}
+
+// Both ways of merging a word give the same ids.
+func TestLongWords(t *testing.T) {
+	c := codec(t)
+	letters := rapid.SampledFrom([]rune("aeinorstlABé中the "))
+	rapid.Check(t, func(t *rapid.T) {
+		word := string(rapid.SliceOfN(letters, 1, 400).Draw(t, "word"))
+		if got, want := c.appendLong(nil, word), c.appendShort(nil, word); !slices.Equal(got, want) {
+			t.Fatalf("%q: by the queue %v, in place %v", word, got, want)
+		}
+	})
+	if n := len(c.Encode(strings.Repeat("opacity", 200_000))); n < 200_000 { // would take hours in place
+		t.Errorf("a long word is %d ids", n)
 	}
 }
 

@@ -185,9 +185,8 @@ func (l *bpeLearner) file(added []Added) ([]byte, error) {
 		Normalizer: &component{Type: "NFC"},
 		PreTokenizer: &component{Type: "Sequence", PreTokenizers: []component{
 			{Type: "Split", Pattern: &patternFile{qwenPattern}, Behavior: "Isolated", Invert: &no}, level}},
-		PostProcessor: json.RawMessage("null"),
-		Decoder:       &component{Type: "ByteLevel", AddPrefixSpace: &no, TrimOffsets: &yes, UseRegex: &yes},
-		Model:         modelFile{Type: "BPE", Vocab: make(map[string]int32, len(l.tokens))},
+		Decoder: &component{Type: "ByteLevel", AddPrefixSpace: &no, TrimOffsets: &yes, UseRegex: &yes},
+		Model:   modelFile{Type: "BPE", Vocab: make(map[string]int32, len(l.tokens))},
 	}
 	for id, raw := range l.tokens {
 		f.Model.Vocab[toByteLevel(raw)] = int32(id)
