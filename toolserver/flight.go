@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -26,8 +27,9 @@ const notCached = -1
 
 // do returns the value of k, and whether it came from the cache. compute also
 // returns the value's size for the cache. A caller that gives up leaves the
-// computation to the others; one past its deadline keeps its slot until it
-// returns, because a goroutine cannot be stopped from outside.
+// computation to the others. One past its deadline goes on, because a goroutine
+// cannot be stopped from outside, but gives its slot back: what hangs must not
+// hold up the rest for ever.
 func (f *flight[V]) do(ctx context.Context, k key, deadline time.Duration, compute func(context.Context) (V, int, error)) (value V, hit bool, err error) {
 	if value, hit = f.cache.get(k); hit {
 		return value, true, nil
@@ -54,7 +56,9 @@ func (f *flight[V]) run(ctx context.Context, k key, deadline time.Duration, comp
 	if f.slots != nil {
 		select {
 		case f.slots <- struct{}{}:
-			defer func() { <-f.slots }()
+			release := sync.OnceFunc(func() { <-f.slots })
+			context.AfterFunc(ctx, release)
+			defer release()
 		case <-ctx.Done():
 			return value, fmt.Errorf("no free slot of %d within %v: %w", cap(f.slots), deadline, ctx.Err())
 		}

@@ -110,6 +110,26 @@ func TestSlowCallIsJoined(t *testing.T) {
 	}
 }
 
+// TestHangingTool holds that a tool which never returns costs its callers their
+// deadline, and the other tools nothing.
+func TestHangingTool(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	s := withTool(t, func(c *Config) {
+		c.Concurrency = 1
+		c.Deadlines = map[string]time.Duration{"evidence_lookup": 10 * time.Millisecond}
+	}, func(context.Context) (string, error) { <-never; return "", nil })
+	for range 3 {
+		if _, err := s.Call(context.Background(), "evidence_lookup", json.RawMessage(`{"query":"x"}`), nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	}
+	_, images, meta := film(t, 0)
+	if obs := call(t, s, "region_parse", `{"region":"heart"}`, images, meta); obs.Text == "" {
+		t.Errorf("%+v", obs)
+	}
+}
+
 // TestFloodAndNonsense holds that what is no request is refused, and that the
 // server goes on.
 func TestFloodAndNonsense(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"xragent/dataset"
 	"xragent/rollout"
+	"xragent/toolserver/measure"
 )
 
 // Subjects are SubjectPrefix plus a tool's name, "measure" or "schemas".
@@ -83,11 +84,20 @@ type Door struct {
 	running sync.WaitGroup
 }
 
+// serviceName is the tools' among NATS services.
+const serviceName = "xragent-tools"
+
 // Listen registers the endpoints and returns when the NATS server knows them.
+// It refuses to stand beside a server whose results are others: callers could
+// not tell which of the two they had.
 func Listen(nc *nats.Conn, s *Server) (*Door, error) {
+	if err := s.checkPeers(nc); err != nil {
+		return nil, fmt.Errorf("tools on NATS: %w", err)
+	}
 	d := &Door{server: s, files: newCache[[]byte](max(s.cfg.Cache, leastFiles) << 20), pending: make(chan struct{}, maxPending)}
 	service, err := micro.AddService(nc, micro.Config{
-		Name: "xragent-tools", Version: "1.0.0", Description: "chest X-ray tools and gated measurements",
+		Name: serviceName, Version: "1.0.0", Description: "chest X-ray tools and gated measurements",
+		Metadata: map[string]string{resultsName: s.results()},
 		// Requests are answered from goroutines, so micro's own times would
 		// only show how long it takes to start one.
 		StatsHandler: func(e *micro.Endpoint) any { return s.Stats(e.Name) },
@@ -103,6 +113,38 @@ func Listen(nc *nats.Conn, s *Server) (*Door, error) {
 		return nil, errors.Join(fmt.Errorf("tools on NATS: flush subscriptions: %w", err), service.Stop())
 	}
 	return d, nil
+}
+
+// resultsName is where a service says what decides its results.
+const resultsName = "results"
+
+// results is a digest of what decides the results: the same for servers that
+// may share the work.
+func (s *Server) results() string {
+	parts := [][]byte{[]byte(measure.Version), []byte(s.cfg.Gate), []byte(s.cfg.Schemas), s.segmenterKey()}
+	for _, name := range s.names {
+		parts = append(parts, []byte(name), []byte(s.tools[name].version))
+	}
+	return fmt.Sprintf("%.16x", keyOf(parts...))
+}
+
+// peerTimeout is how long a server that is there may take to describe itself.
+const peerTimeout = 5 * time.Second
+
+// checkPeers compares with a tool server that is there already.
+func (s *Server) checkPeers(nc *nats.Conn) error {
+	msg, err := nc.Request(micro.APIPrefix+".INFO."+serviceName, nil, peerTimeout)
+	if err != nil { // none, or one that is going
+		return nil //nolint:nilerr // and a connection that fails will say so by itself
+	}
+	var info micro.Info
+	if err := json.Unmarshal(msg.Data, &info); err != nil {
+		return fmt.Errorf("service %s: its description: %w", serviceName, err)
+	}
+	if got, want := info.Metadata[resultsName], s.results(); got != want {
+		return fmt.Errorf("server %s there gives other results (%s) than this one (%s): configure both alike, stop that one, or use another NATS server", info.ID, got, want)
+	}
+	return nil
 }
 
 func (d *Door) register() error {

@@ -18,6 +18,7 @@ import (
 
 	"xragent/internal/bus/bustest"
 	"xragent/rollout"
+	"xragent/toolserver/measure"
 )
 
 func TestMain(m *testing.M) { bustest.Main(m) }
@@ -275,4 +276,23 @@ func FuzzRequest(f *testing.F) {
 			t.Errorf("%q: %s", data, msg.Header.Get(micro.ErrorHeader))
 		}
 	})
+}
+
+// TestOtherResultsAreRefused holds that servers share the work only where they
+// give the same results.
+func TestOtherResultsAreRefused(t *testing.T) {
+	connect := broker(t, 1<<20)
+	listen(t, connect(), serverFor(t, nil))
+	listen(t, connect(), serverFor(t, func(c *Config) { c.Concurrency, c.Cache = 1, 0 }))
+	for name, change := range map[string]func(*Config){
+		"noise": func(c *Config) { c.Noise.Miss = 0.3 }, "gate": func(c *Config) { c.Gate = measure.PerMeasurement }, "tools": func(c *Config) { c.Extended = true },
+	} {
+		d, err := Listen(connect(), serverFor(t, change))
+		if err == nil {
+			_ = d.Stop()
+		}
+		if err == nil || !strings.Contains(err.Error(), "other results") {
+			t.Errorf("another %s: error %v", name, err)
+		}
+	}
 }
