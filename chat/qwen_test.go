@@ -253,8 +253,11 @@ func (s textSource) text(r *rand.Rand) string {
 			at := r.IntN(len(corpus))
 			w.WriteString(strings.ToValidUTF8(corpus[at:min(len(corpus), at+r.IntN(120))], ""))
 		case 2:
-			alpha := s.alphas[r.IntN(len(s.alphas))]
-			for range r.IntN(20) {
+			alpha, n := s.alphas[r.IntN(len(s.alphas))], r.IntN(20)
+			if r.IntN(100) == 0 {
+				n = 3 * longWord
+			}
+			for range n {
 				w.WriteRune(alpha[r.IntN(len(alpha))])
 			}
 		case 3:

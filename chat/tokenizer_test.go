@@ -133,7 +133,7 @@ func TestLongWords(t *testing.T) {
 			t.Fatalf("%q: by the queue %v, in place %v", word, got, want)
 		}
 	})
-	if n := len(c.Encode(strings.Repeat("opacity", 200_000))); n < 200_000 { // would take hours in place
+	if n := len(c.Encode(strings.Repeat("opacity", 30_000))); n < 30_000 { // would take hours in place
 		t.Errorf("a long word is %d ids", n)
 	}
 }

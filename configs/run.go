@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"xragent/dataset/phantom"
@@ -100,7 +101,7 @@ type Policy struct {
 
 // Embedded configures the small Qwen3-VL of this program.
 type Embedded struct {
-	Base        string `yaml:"base"`         // small: the built-in pre-trained weights; none: random ones
+	Base        string `yaml:"base"`         // small: the built-in pre-trained weights; none: random ones; a path: what xragent import wrote
 	Threads     int    `yaml:"threads"`      // 0: one a core
 	MicroTokens int    `yaml:"micro_tokens"` // tokens of a training micro-batch
 	MaxBatch    int    `yaml:"max_batch"`    // sequences decoded together
@@ -306,8 +307,8 @@ func (p Policy) validate() error {
 
 func (e Embedded) validate() error {
 	switch {
-	case e.Base != "small" && e.Base != "none":
-		return fmt.Errorf("embedded.base = %q: want small, the built-in pre-trained weights, or none", e.Base)
+	case e.Folder() != "" && !strings.ContainsRune(e.Base, '/'):
+		return fmt.Errorf("embedded.base = %q: want small, the built-in pre-trained weights, none, or the path of a model's folder, as in ./%s", e.Base, e.Base)
 	case e.Threads < 0:
 		return fmt.Errorf("embedded.threads = %d: want 0 (one a core) or more", e.Threads)
 	case e.MicroTokens < 256:
@@ -316,6 +317,15 @@ func (e Embedded) validate() error {
 		return fmt.Errorf("embedded.max_batch = %d: want at least 1", e.MaxBatch)
 	}
 	return nil
+}
+
+// Folder returns the folder of the model to begin with, "" where it is built in
+// or made of nothing.
+func (e Embedded) Folder() string {
+	if e.Base == "small" || e.Base == "none" {
+		return ""
+	}
+	return e.Base
 }
 
 func (m Remote) validate() error {

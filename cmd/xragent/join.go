@@ -30,6 +30,10 @@ type runInfo struct {
 	Config    string `json:"config"`    // the resolved configuration
 	Tokenizer string `json:"tokenizer"` // sha256 of tokenizer.json, a blob
 	Images    string `json:"images"`    // hash of the image processor's configuration
+
+	// What an embedded policy is: the text of its config.json, and its image processor.
+	Model     string         `json:"model,omitempty"`
+	Processor chat.Processor `json:"processor"`
 }
 
 func (s *session) publishRunInfo(ctx context.Context, js jetstream.JetStream) error {
@@ -46,6 +50,10 @@ func (s *session) publishRunInfo(ctx context.Context, js jetstream.JetStream) er
 		return err
 	}
 	info := runInfo{Folder: folder, Config: string(text), Tokenizer: tokenizer, Images: s.images.Hash()}
+	info.Processor = s.images
+	if !s.remote() {
+		info.Model = string(s.model().JSON())
+	}
 	if s.web != nil {
 		info.Blobs = s.web.URL
 	}
@@ -91,6 +99,8 @@ func (s *session) folderID() (string, error) {
 type guest struct {
 	cfg   configs.Run
 	codec *chat.Codec
+	info  runInfo
+	model embedded.Config // of an embedded policy
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	blobs *blobs.Client
@@ -129,8 +139,14 @@ func (g *guest) open(ctx context.Context, run string, info runInfo) (err error) 
 	if g.cfg, err = configs.Parse([]byte(info.Config)); err != nil {
 		return usageError{fmt.Errorf("run %s: %w: use the same version of xragent", run, err)}
 	}
-	if own := processor(g.cfg.Policy).Hash(); info.Images != own {
+	g.info = info
+	if own := info.Processor.Hash(); info.Images != own {
 		return usageError{fmt.Errorf("run %s uses image processor %.12s, this program has %.12s: use the same version of xragent", run, info.Images, own)}
+	}
+	if !isRemote(g.cfg.Policy) {
+		if g.model, err = embedded.ReadConfig([]byte(info.Model)); err != nil {
+			return usageError{fmt.Errorf("run %s: %w: use the same version of xragent", run, err)}
+		}
 	}
 	if g.cache, err = os.MkdirTemp("", "xragent-worker-"); err != nil {
 		return err
@@ -189,8 +205,8 @@ func (g *guest) worker(name, server string, tools loop.Tools) (worker, error) {
 		return nil, usageError{fmt.Errorf("--sampler has no effect in run %s, whose policy is embedded: remove it", g.cfg.Run.Name)}
 	}
 	e := g.cfg.Policy.Embedded
-	opts := embedded.EngineOptions{Processor: chat.Small, MaxBatch: e.MaxBatch, Threads: e.ResolvedThreads()}
-	return newRoller(name, smallModel(g.codec), opts, g.cfg.Loop, tools, g.codec, g.blobs)
+	opts := embedded.EngineOptions{Processor: g.info.Processor, MaxBatch: e.MaxBatch, Threads: e.ResolvedThreads()}
+	return newRoller(name, g.model, opts, g.cfg.Loop, tools, g.codec, g.blobs)
 }
 
 func (g *guest) tools(ctx context.Context, log *slog.Logger) (loop.Tools, error) {

@@ -35,11 +35,20 @@ func smallModel(c *chat.Codec) embedded.Config {
 	return cfg
 }
 
-func (s *session) model() embedded.Config { return smallModel(s.codec) }
+// model is the embedded policy's architecture in this run.
+func (s *session) model() embedded.Config {
+	if s.base != nil {
+		return s.base.weights.Config()
+	}
+	return smallModel(s.codec)
+}
 
-// firstWeights are the weights that the run begins with: the built-in base, or
-// random ones.
+// firstWeights are the weights that the run begins with: a folder's, those of
+// the built-in base, or random ones.
 func (s *session) firstWeights() (*embedded.Weights, error) {
+	if s.base != nil {
+		return s.base.weights, nil
+	}
 	if s.cfg.Policy.Embedded.Base == "none" {
 		return embedded.Init(s.model(), s.seed("weights", 0)), nil
 	}

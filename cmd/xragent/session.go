@@ -36,6 +36,7 @@ type session struct {
 	metrics *web.Metrics
 	web     *web.Server
 	data    *samples          // nil until loaded
+	base    *folder           // that the embedded policy begins with; nil where it is small or none
 	begin   *embedded.Weights // that the embedded policy begins with; nil for a remote one
 
 	lock *os.File // held while this process works on the run
@@ -45,9 +46,9 @@ type session struct {
 // openSession claims the run's folder and starts what every stage needs.
 func openSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.Writer) (*session, error) {
 	s := &session{cfg: cfg, dir: filepath.Join(cfg.Run.Dir, cfg.Run.Name), resume: resume, out: out, log: log,
-		images: processor(cfg.Policy), metrics: web.NewMetrics(cfg.Run.Name)}
-	var err error
-	if s.codec, err = newCodec(ctx, cfg.Policy); err != nil {
+		metrics: web.NewMetrics(cfg.Run.Name)}
+	err := s.openPolicy(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if err = s.codec.CheckTemplate(chat.Template); err != nil {
@@ -63,6 +64,25 @@ func openSession(ctx context.Context, cfg configs.Run, resume bool, out, log io.
 		return nil, s.release(err)
 	}
 	return s, nil
+}
+
+// openPolicy finds how the policy reads text and images.
+func (s *session) openPolicy(ctx context.Context) (err error) {
+	s.images = processor(s.cfg.Policy)
+	dir := s.cfg.Policy.Embedded.Folder()
+	if s.remote() || dir == "" {
+		s.codec, err = newCodec(ctx, s.cfg.Policy)
+		return err
+	}
+	base, err := readFolder(dir)
+	if err == nil && base.codec == nil {
+		err = fmt.Errorf("%s has no tokenizer.json: put the model's own there, and its preprocessor_config.json", dir)
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("policy.embedded.base: %w", err)}
+	}
+	s.base, s.codec, s.images = &base, base.codec, base.images
+	return nil
 }
 
 func (s *session) start() (err error) {

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"xragent/chat"
+	"xragent/policy/embedded"
+)
+
+// baseFolder writes a model of another shape than the built-in one.
+func baseFolder(t *testing.T) (dir string, cfg embedded.Config) {
+	t.Helper()
+	codec, err := chat.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg = smallModel(codec)
+	cfg.Text.HiddenSize, cfg.Vision.OutHiddenSize, cfg.Text.NumHiddenLayers = 32, 32, 2
+	cfg.Vision.HiddenSize, cfg.Vision.Depth, cfg.Vision.DeepstackVisualIndexes = 16, 1, []int{0}
+	images := chat.Small
+	images.MaxPixels, images.MinPixels = 64*64, 64*64
+	m := folder{weights: embedded.Init(cfg, 3), codec: codec, images: images}
+	dir = filepath.Join(t.TempDir(), "base")
+	if err := m.write(dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir, cfg
+}
+
+// TestRunFromFolder trains a model of another shape than the built-in one: what
+// is exported has that shape, other weights, and the folder's own processor.
+func TestRunFromFolder(t *testing.T) {
+	base, cfg := baseFolder(t)
+	dir := t.TempDir()
+	text := fmt.Sprintf(`
+run: {name: one, dir: %q, seed: 3}
+stages: [data, corpus, sft, grpo, export, eval]
+data: {phantom: {train: 12, validation: 4, test: 4}}
+policy: {embedded: {base: %q}}
+loop: {sample_timeout: 1h, call_timeout: 1h, measure_timeout: 1h}
+tools: {deadline: 1h}
+corpus: {samples: 12}
+sft: {max_steps: 2, eval_every: 2, batch_tokens: 1024}
+grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 24, score_seconds: 3600}
+eval: {questions: 3, max_tokens: 24}
+web: {listen: ""}
+`, dir, base)
+	file := filepath.Join(t.TempDir(), "one.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := Main([]string{"run", file}, &stdout, &stderr); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, stderr.String())
+	}
+	got, err := readFolder(filepath.Join(dir, "one", "export"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, err := readFolder(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case string(got.weights.Config().JSON()) != string(cfg.JSON()):
+		t.Errorf("the export has another shape:\n%s", got.weights.Config().JSON())
+	case got.weights.Digest() == began.weights.Digest():
+		t.Error("the export has the folder's weights: nothing was trained")
+	case got.images != began.images || len(got.notes) > 0:
+		t.Errorf("the export sees through %+v, want %+v; notes %q", got.images, began.images, got.notes)
+	}
+}
+
+func TestRunFromFolderRefuses(t *testing.T) {
+	base, _ := baseFolder(t)
+	for _, test := range []struct{ remove, want string }{
+		{"tokenizer.json", "has no tokenizer.json"},
+		{"preprocessor_config.json", "stands without preprocessor_config.json"},
+		{"model.safetensors", "neither model.safetensors nor"},
+	} {
+		file := filepath.Join(base, test.remove)
+		kept, err := os.ReadFile(file)
+		if err == nil {
+			err = os.Remove(file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		code := Main([]string{"run", "../../configs/quickstart.yaml", "--set", "run.dir=" + t.TempDir(), "--set", "policy.embedded.base=" + base}, &bytes.Buffer{}, &stderr)
+		if code != exitUsage || !strings.Contains(stderr.String(), test.want) {
+			t.Errorf("without %s: exit code %d, %s", test.remove, code, stderr.String())
+		}
+		if err := os.WriteFile(file, kept, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
