@@ -12,7 +12,7 @@ import (
 	"xragent/internal/simd"
 )
 
-// A view of a crop: what was asked for, and what there is to be read.
+// A view is a crop that is worth taking: of which region, and what it shows.
 type view struct {
 	task   string // of cropTasks
 	region string
@@ -81,32 +81,16 @@ func (e *examination) crops(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	classes := map[string][]string{}
-	for _, c := range train {
-		if !slices.Contains(classes[c.task], c.class) {
-			classes[c.task] = append(classes[c.task], c.class)
-			slices.Sort(classes[c.task])
-		}
-	}
-	net, heads := cnn.New(cnn.Usual, e.Seed), map[string]int{}
-	for _, task := range slices.Sorted(maps.Keys(classes)) {
-		heads[task] = net.AddHead(len(classes[task]))
-	}
-	var examples []cnn.Example
-	for _, c := range train {
-		examples = append(examples, cnn.Example{Pixels: c.pixels, Targets: []cnn.Target{
-			{Heads: []int{heads[c.task]}, Class: slices.Index(classes[c.task], c.class), Weight: 1},
-		}})
-	}
-	if err := net.Train(ctx, examples, e.options("crops", e.Epochs*3/2)); err != nil {
+	r := newCropReader(train, e.Seed)
+	if err := r.net.Train(ctx, r.examples(train), e.options("crops", e.Epochs*3/2)); err != nil {
 		return err
 	}
 	for _, task := range cropTasks {
 		right, n, most := 0, 0, map[string]int{}
 		for _, c := range test {
-			if h, ok := heads[task]; ok && c.task == task {
+			if c.task == task {
 				n++
-				right += one(classes[task][argmax(net.Outputs(c.pixels, h), nil)] == c.class)
+				right += one(r.read(c) == c.class)
 				most[c.class]++
 			}
 		}
@@ -115,6 +99,46 @@ func (e *examination) crops(ctx context.Context) error {
 		e.add(f)
 	}
 	return nil
+}
+
+// A cropReader is the network on crops, with a head for each task.
+type cropReader struct {
+	net     *cnn.Net
+	classes map[string][]string // by task
+	heads   map[string]int
+}
+
+func newCropReader(train []cut, seed uint64) *cropReader {
+	r := &cropReader{net: cnn.New(cnn.Usual, seed), classes: map[string][]string{}, heads: map[string]int{}}
+	for _, c := range train {
+		if !slices.Contains(r.classes[c.task], c.class) {
+			r.classes[c.task] = append(r.classes[c.task], c.class)
+			slices.Sort(r.classes[c.task])
+		}
+	}
+	for _, task := range slices.Sorted(maps.Keys(r.classes)) {
+		r.heads[task] = r.net.AddHead(len(r.classes[task]))
+	}
+	return r
+}
+
+func (r *cropReader) examples(train []cut) []cnn.Example {
+	out := make([]cnn.Example, len(train))
+	for i, c := range train {
+		out[i] = cnn.Example{Pixels: c.pixels, Targets: []cnn.Target{
+			{Heads: []int{r.heads[c.task]}, Class: slices.Index(r.classes[c.task], c.class), Weight: 1},
+		}}
+	}
+	return out
+}
+
+// read returns the class of a crop, "" for a task that training had none of.
+func (r *cropReader) read(c cut) string {
+	h, ok := r.heads[c.task]
+	if !ok {
+		return ""
+	}
+	return r.classes[c.task][argmax(r.net.Outputs(c.pixels, h), nil)]
 }
 
 func highest(m map[string]int) (most int) {

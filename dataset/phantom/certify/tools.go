@@ -31,7 +31,7 @@ var (
 	lungs = []string{"right lung", "left lung"}
 )
 
-// Evidence is what the machine has to say about a study, whether or not a
+// An evidence is what the machine has to say about a study, whether or not a
 // policy may see it: the answers of the tools, and the measurements with the
 // gate's verdict. Nothing in it comes from the truth.
 type evidence struct {
@@ -139,14 +139,13 @@ func (e *examination) gatherAll(ctx context.Context, films []*study) ([]evidence
 
 // gate asks how much is withheld, and whether that tells the answer.
 func (e *examination) gate(films []*study, all []evidence) {
-	withheld, wrong, misleading, caught := 0, 0, 0, 0
+	withheld, misleading, caught := 0, 0, 0
 	var gates, answers, templates []string
 	for i, s := range films {
 		withheld += one(all[i].withheld())
 		if s.need() == phantom.NeedMisleading {
 			misleading++
 			caught += one(!all[i].shown(s.question.Relevant[0]))
-			wrong += one(s.question.Relevant[0] == rollout.CTR && e.wrongCTR(s, all[i]))
 		}
 		if !s.report() && s.answer != phantom.CannotTell {
 			gates = append(gates, strconv.FormatBool(all[i].withheld()))
@@ -160,13 +159,6 @@ func (e *examination) gate(films []*study, all []evidence) {
 		Figure{Group: "gate", Name: "I(gate; answer | template), bits above chance", Value: bits, N: len(gates)},
 		Figure{Group: "gate", Name: "  its p-value by permutation", Value: p, N: len(gates)}.atLeast(0.01),
 	)
-}
-
-// wrongCTR reports whether the measured ratio falls into another category than
-// the anatomical one.
-func (e *examination) wrongCTR(s *study, v evidence) bool {
-	m, ok := v.bundle.Find(rollout.CTR)
-	return ok && m.Computed && heartCategory(m.Value) != heartCategory(s.truth.Anatomical.CTR)
 }
 
 // information returns the mutual information of a and b given c, less its mean
