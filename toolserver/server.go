@@ -58,25 +58,30 @@ func New(cfg Config) (*Server, error) {
 	if s.disk, err = openDisk(cfg.CacheDir, cfg.CacheDisk<<20); err != nil {
 		return nil, err
 	}
-	models, err := newModels(cfg.Backends)
-	if err != nil {
-		return nil, err
-	}
 	if cfg.Segmenter == "phantom" {
 		s.segmenter = segment.Phantom{}
 	}
-	regions := map[string][]string{"region": Regions}
-	err = errors.Join(
-		addTool(s, parseTool(cfg), regions),
-		addTool(s, cropTool(cfg), regions),
-		addTool(s, lookupTool(base, cfg.Protocols, models[lookupName]), nil),
-	)
-	if cfg.Extended {
-		err = errors.Join(err, addExtended(s, models))
-	}
-	return s, err
+	return s, s.addTools(base)
 }
 
+func (s *Server) addTools(base *knowledge) error {
+	servers, err := newModels(s.cfg.Backends)
+	if err != nil {
+		return err
+	}
+	regions := map[string][]string{"region": Regions}
+	err = errors.Join(
+		addTool(s, parseTool(s.cfg), regions),
+		addTool(s, cropTool(s.cfg), regions),
+		addTool(s, lookupTool(base, s.cfg.Protocols, servers[lookupName]), nil),
+	)
+	if s.cfg.Extended {
+		err = errors.Join(err, addExtended(s, servers))
+	}
+	return err
+}
+
+// addTool binds a tool to this server; of two with one name the later stands.
 func addTool[In, Out any](s *Server, t Tool[In, Out], enums map[string][]string) error {
 	b, err := bind(t, enums)
 	if err != nil {

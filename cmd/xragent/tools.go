@@ -245,6 +245,9 @@ func toolsCallCommand() *cobra.Command {
 	return cmd
 }
 
+// callTimeout is what a call over NATS may take, a model server's time included.
+const callTimeout = 5 * time.Minute
+
 // tools returns those of this process, or those that answer on NATS.
 func (f *toolFlags) tools(ctx context.Context, url string) (loop.Tools, func() error, error) {
 	if url == "" {
@@ -257,7 +260,7 @@ func (f *toolFlags) tools(ctx context.Context, url string) (loop.Tools, func() e
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
-	c, err := toolserver.NewClient(ctx, nc, toolserver.Default().Deadline)
+	c, err := toolserver.NewClient(ctx, nc, callTimeout)
 	if err != nil {
 		bus.Close(nc)
 		return nil, nil, err

@@ -143,6 +143,9 @@ func healthy(err error) bool {
 // Ask sends one request, a second time where the first found no working server,
 // and returns the checked answer.
 func (c *Client) Ask(ctx context.Context, r Request) (Response, error) {
+	if c.cfg.KeyEnv != "" && os.Getenv(c.cfg.KeyEnv) == "" {
+		return Response{}, fmt.Errorf("server %s: the environment variable %s, which is to hold its key, is empty", c.where(), c.cfg.KeyEnv)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, fmt.Errorf("no answer within %v: %w", c.cfg.Timeout, context.DeadlineExceeded))
 	defer cancel()
 	out, err := c.breaker.Execute(func() (Response, error) { return c.twice(ctx, r) })

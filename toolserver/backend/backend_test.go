@@ -213,6 +213,10 @@ func TestErrorsQuoteNoSecret(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
+	_, err := clientOf(t, Config{URL: "http://127.0.0.1:1", KeyEnv: "XRAGENT_NO_SUCH_KEY"}).Ask(context.Background(), Request{})
+	if err == nil || !strings.Contains(err.Error(), "XRAGENT_NO_SUCH_KEY") {
+		t.Errorf("a key that is not set: error %v", err)
+	}
 	for want, cfg := range map[string]Config{
 		"field url":   {},
 		"field wire":  {URL: "http://h", Wire: "grpc"},
