@@ -76,6 +76,30 @@ web: {listen: ""}
 	}
 }
 
+// A worker from elsewhere takes shape and processor from the run.
+func TestFolderWorkerJoins(t *testing.T) {
+	base, _ := baseFolder(t)
+	file := filepath.Join(t.TempDir(), "one.yaml")
+	text := fmt.Sprintf(`
+run: {name: one, dir: %q, seed: 3}
+stages: [data, corpus, sft, grpo]
+data: {phantom: {train: 12, validation: 4, test: 4}}
+policy: {embedded: {base: %q}}
+loop: {sample_timeout: 1h, call_timeout: 1h, measure_timeout: 1h}
+tools: {deadline: 1h}
+corpus: {samples: 12}
+sft: {max_steps: 1, eval_every: 1, batch_tokens: 1024}
+grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 24, score_seconds: 3600}
+queue: {workers: 0, listen: "127.0.0.1:0"}
+`, t.TempDir(), base)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := runJoined(t, file, "one"); code != 0 || !strings.Contains(said, "grpo 1/1 ") {
+		t.Errorf("exit code %d\n%s", code, said)
+	}
+}
+
 func TestRunFromFolderRefuses(t *testing.T) {
 	base, _ := baseFolder(t)
 	for _, test := range []struct{ remove, want string }{

@@ -138,11 +138,21 @@ stages: [data, grpo]
 grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 96}
 queue: {workers: 0, listen: "127.0.0.1:0"}
 `)
+	code, said := runJoined(t, f.config, "far", "--sampler", f.servers[0])
+	if sampled, _ := f.samplers[0].seen(); code != 0 || sampled == 0 {
+		t.Errorf("exit code %d, %d turns sampled\n%s", code, sampled, said)
+	}
+}
+
+// runJoined runs a pipeline of one GRPO step that a worker joins, started with
+// flags besides, and returns the exit code and what the run said.
+func runJoined(t *testing.T, config, run string, flags ...string) (code int, notice string) {
+	t.Helper()
 	says, notices := io.Pipe()
 	ended := make(chan int, 1)
 	go func() {
 		defer notices.Close()
-		ended <- Main([]string{"run", f.config}, io.Discard, notices)
+		ended <- Main([]string{"run", config}, io.Discard, notices)
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
 	var worker sync.WaitGroup
@@ -152,22 +162,19 @@ queue: {workers: 0, listen: "127.0.0.1:0"}
 	lines := bufio.NewScanner(io.TeeReader(says, &said))
 	for lines.Scan() {
 		if at := joinAt.FindStringSubmatch(lines.Text()); at != nil {
-			worker.Go(func() { f.join(ctx, t, at[1]) })
+			worker.Go(func() { work(ctx, t, append([]string{"--url", at[1], "--run", run, "--slots", "4"}, flags...)) })
 		}
 		if strings.HasPrefix(lines.Text(), "grpo 1/1 ") {
 			cancel() // while there is a server to say goodbye to
 		}
 	}
-	code := <-ended
-	if sampled, _ := f.samplers[0].seen(); code != 0 || sampled == 0 {
-		t.Errorf("exit code %d, %d turns sampled\n%s", code, sampled, said.String())
-	}
+	return <-ended, said.String()
 }
 
-// join works for the run at url until ctx ends.
-func (f *far) join(ctx context.Context, t *testing.T, url string) {
+// work is a worker with these flags, until ctx ends.
+func work(ctx context.Context, t *testing.T, flags []string) {
 	root := rootCommand()
-	root.SetArgs([]string{"worker", "rollout", "--url", url, "--run", "far", "--slots", "4", "--sampler", f.servers[0]})
+	root.SetArgs(append([]string{"worker", "rollout"}, flags...))
 	root.SetErr(io.Discard)
 	if err := root.ExecuteContext(ctx); err != nil && ctx.Err() == nil {
 		t.Errorf("worker: %v", err)
