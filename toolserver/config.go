@@ -37,8 +37,9 @@ type Config struct {
 	CacheDir  string `yaml:"cache_dir,omitempty"`
 	CacheDisk int    `yaml:"cache_dir_mib,omitempty"`
 
-	// Masks are stored segmentations, which go before the segmenter's; nil: none.
-	Masks MaskSource `yaml:"-"`
+	// MasksFrom are stored segmentations of radiographs, which go before the
+	// segmenter's: a CheXmask CSV file or a folder (see [OpenMasks]); empty: none.
+	MasksFrom string `yaml:"masks_from,omitempty"`
 	// Protocols returns a site protocol's text by its code; nil: none.
 	Protocols func(code string) (string, bool) `yaml:"-"`
 	// Observe receives one record a call; it must be safe for concurrent use.

@@ -358,12 +358,13 @@ func TestStoredMasks(t *testing.T) {
 	}{
 		"good": {"0.9", size.Y, "right lung: area"}, "poor": {"0.5", size.Y, "quality 0.50"}, "another size": {"0.9", size.Y + 1, "use the table of the original resolution"},
 	} {
-		table, err := masks.ReadTable(strings.NewReader(fmt.Sprintf("Image Index,Dice RCA (Mean),Right Lung,Left Lung,Heart,Height,Width\none.png,%s,%s,%s,%s,%d,%d\n",
-			tt.quality, masks.Encode(right), masks.Encode(left), masks.Encode(heart), tt.height, size.X)), nil)
+		table := filepath.Join(t.TempDir(), "masks.csv")
+		err := os.WriteFile(table, fmt.Appendf(nil, "Image Index,Dice RCA (Mean),Right Lung,Left Lung,Heart,Height,Width\none.png,%s,%s,%s,%s,%d,%d\n",
+			tt.quality, masks.Encode(right), masks.Encode(left), masks.Encode(heart), tt.height, size.X), 0o600)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := extended(t, func(c *Config) { c.Masks = table })
+		s := extended(t, func(c *Config) { c.MasksFrom = table })
 		obs := call(t, s, segmentName, `{}`, images, meta)
 		if !strings.Contains(obs.Text+obs.Error, tt.want) {
 			t.Errorf("%s: %+v", name, said(obs))
@@ -379,24 +380,27 @@ func TestStoredMasks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	folder, err := OpenMaskFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := extended(t, func(c *Config) { c.Masks = folder })
+	s := extended(t, func(c *Config) { c.MasksFrom = dir })
 	if obs := call(t, s, segmentName, `{}`, images, meta); !strings.Contains(obs.Text, "right lung: area") {
 		t.Errorf("a folder: %+v", said(obs))
 	}
 	if err := os.Remove(filepath.Join(dir, "one_heart.png")); err != nil {
 		t.Fatal(err)
 	}
-	s = extended(t, func(c *Config) { c.Masks = folder })
+	s = extended(t, func(c *Config) { c.MasksFrom = dir })
 	if obs := call(t, s, segmentName, `{}`, images, meta); !strings.Contains(obs.Error, "one_heart.png") {
 		t.Errorf("a folder without the heart: %+v", said(obs))
 	}
 }
 
 func TestExtendedConfig(t *testing.T) {
+	for _, from := range []string{"no/such/place", "extended_test.go"} {
+		c := Default()
+		c.MasksFrom = from
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "masks_from") {
+			t.Errorf("masks from %s: error %v", from, err)
+		}
+	}
 	for want, change := range map[string]func(*Config){
 		`names "roi_crop"`:         func(c *Config) { c.Backends = map[string]backend.Config{"roi_crop": {URL: "http://h"}} },
 		`backends.chest_xray_clas`: func(c *Config) { c.Backends = map[string]backend.Config{classifyName: {}} },

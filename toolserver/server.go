@@ -30,7 +30,8 @@ type Server struct {
 	segmenter segment.Segmenter // nil: none
 	calls     *cache[rollout.Observation]
 	slots     chan struct{}
-	disk      *disk // nil: none
+	masks     MaskSource // nil: none
+	disk      *disk      // nil: none
 	bundles   *flight[rollout.Bundle]
 	views     *flight[*view] // has no slots of its own: it runs inside a call
 	tally     tally
@@ -54,6 +55,11 @@ func New(cfg Config) (*Server, error) {
 		calls:   newCache[rollout.Observation](bytes),
 		bundles: newFlight(newCache[rollout.Bundle](bytes), slots),
 		views:   newFlight(newCache[*view](bytes), nil),
+	}
+	if cfg.MasksFrom != "" {
+		if s.masks, err = OpenMasks(cfg.MasksFrom); err != nil {
+			return nil, fmt.Errorf("tools: field masks_from: %w", err)
+		}
 	}
 	if s.disk, err = openDisk(cfg.CacheDir, cfg.CacheDisk<<20); err != nil {
 		return nil, err
@@ -238,8 +244,8 @@ func (s *Server) segmenterKey() []byte {
 	if s.segmenter != nil {
 		name = s.segmenter.Name()
 	}
-	if s.cfg.Masks != nil {
-		name += " " + s.cfg.Masks.Name()
+	if s.masks != nil {
+		name += " " + s.masks.Name()
 	}
 	return []byte(name)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // A MaskSource has stored segmentations of images by their path. It is safe for
-// concurrent use; [masks.Table] is one, and [MaskFolder].
+// concurrent use; [masks.Table] is one.
 type MaskSource interface {
 	Name() string // changes with what it holds; part of cache keys
 	Find(path string, size image.Point) (set masks.Set, found bool, err error)
@@ -32,7 +32,7 @@ func (s *Server) storedMasks(v *view, meta dataset.Image) bool {
 	if s.maskPath(meta) == "" || meta.Domain == "phantom" {
 		return false
 	}
-	set, found, err := s.cfg.Masks.Find(meta.Path, v.gray.Rect.Size())
+	set, found, err := s.masks.Find(meta.Path, v.gray.Rect.Size())
 	switch {
 	case err != nil:
 		v.failed = err.Error()
@@ -48,21 +48,43 @@ func (s *Server) storedMasks(v *view, meta dataset.Image) bool {
 
 // maskPath is what an image's stored masks go by; "" when none are stored.
 func (s *Server) maskPath(m dataset.Image) string {
-	if s.cfg.Masks == nil {
+	if s.masks == nil {
 		return ""
 	}
 	return m.Path
 }
 
-// MaskFolder is a folder with NAME_right_lung.png, NAME_left_lung.png and
+// OpenMasks opens a CheXmask CSV file, which is read into memory as a whole, or
+// a folder of PNG files.
+func OpenMasks(path string) (MaskSource, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return openMaskFolder(path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	table, err := masks.ReadTable(file, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return table, nil
+}
+
+// A maskFolder is a folder with NAME_right_lung.png, NAME_left_lung.png and
 // NAME_heart.png for an image NAME.png, NAME.dcm and so on.
-type MaskFolder struct {
+type maskFolder struct {
 	dir  string
 	name string
 }
 
-// OpenMaskFolder looks at a folder once: its files must not change later.
-func OpenMaskFolder(dir string) (*MaskFolder, error) {
+// openMaskFolder looks at a folder once: its files must not change later.
+func openMaskFolder(dir string) (*maskFolder, error) {
 	parts := [][]byte{}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -75,14 +97,14 @@ func OpenMaskFolder(dir string) (*MaskFolder, error) {
 		}
 		parts = append(parts, fmt.Appendf(nil, "%s %d %d", e.Name(), info.Size(), info.ModTime().UnixNano()))
 	}
-	return &MaskFolder{dir, fmt.Sprintf("folder/%.12x", keyOf(parts...))}, nil
+	return &maskFolder{dir, fmt.Sprintf("folder/%.12x", keyOf(parts...))}, nil
 }
 
 // Name identifies the folder by its files' names, sizes and times.
-func (f *MaskFolder) Name() string { return f.name }
+func (f *maskFolder) Name() string { return f.name }
 
 // Find reads the masks of the image at a path. All three must be there, or none.
-func (f *MaskFolder) Find(path string, size image.Point) (set masks.Set, found bool, err error) {
+func (f *maskFolder) Find(path string, size image.Point) (set masks.Set, found bool, err error) {
 	base := filepath.Base(path)
 	stem := strings.TrimSuffix(base, filepath.Ext(base))
 	set.Quality = masks.NoQuality

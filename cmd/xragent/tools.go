@@ -24,7 +24,6 @@ import (
 	"xragent/internal/bus"
 	"xragent/rollout/loop"
 	"xragent/toolserver"
-	"xragent/toolserver/masks"
 )
 
 // toolsCommand serves a run's tools; below it are the tools by themselves.
@@ -103,31 +102,8 @@ func (f *toolFlags) read() (toolserver.Config, error) {
 		cfg = run.Tools
 	}
 	cfg.Extended, cfg.Schemas, cfg.Protocols = true, "full", phantom.Protocol
-	var err error
-	if f.masks != "" {
-		cfg.Masks, err = openMasks(f.masks)
-	}
-	return cfg, err
-}
-
-func openMasks(path string) (toolserver.MaskSource, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.IsDir() {
-		return toolserver.OpenMaskFolder(path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	table, err := masks.ReadTable(file, nil)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return table, nil
+	cfg.MasksFrom = cmp.Or(f.masks, cfg.MasksFrom)
+	return cfg, nil
 }
 
 // study reads the images that the flags name.
