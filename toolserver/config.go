@@ -127,7 +127,7 @@ func (c Config) validateBackends() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Backends)) {
 		b := c.Backends[name].WithDefaults()
 		if !slices.Contains(asking, name) {
-			return fmt.Errorf("tools: field backends names %q, want one of %v (with extended: false only %s)", name, asking, lookupName)
+			return fmt.Errorf("tools: field backends names %q, want one of %v; most tools that ask a server need extended: true", name, asking)
 		}
 		if err := b.Validate(); err != nil {
 			return fmt.Errorf("tools: field backends.%s: %w", name, err)
