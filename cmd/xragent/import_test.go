@@ -32,31 +32,31 @@ func baseFolder(t *testing.T) (dir string, cfg embedded.Config) {
 	return dir, cfg
 }
 
-// TestRunFromFolder trains a model of another shape than the built-in one: what
-// is exported has that shape, other weights, and the folder's own processor.
+// TestRunFromFolder trains a model of another shape than the built-in one, with
+// a worker that joins from elsewhere: what is exported has that shape, other
+// weights, and the folder's own processor.
 func TestRunFromFolder(t *testing.T) {
 	base, cfg := baseFolder(t)
 	dir := t.TempDir()
 	text := fmt.Sprintf(`
 run: {name: one, dir: %q, seed: 3}
 stages: [data, corpus, sft, grpo, export, eval]
-data: {phantom: {train: 12, validation: 4, test: 4}}
+data: {phantom: {train: 6, validation: 2, test: 2}}
 policy: {embedded: {base: %q}}
 loop: {sample_timeout: 1h, call_timeout: 1h, measure_timeout: 1h}
 tools: {deadline: 1h}
-corpus: {samples: 12}
-sft: {max_steps: 2, eval_every: 2, batch_tokens: 1024}
+corpus: {samples: 6}
+sft: {max_steps: 1, eval_every: 1, batch_tokens: 1024}
 grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 24, score_seconds: 3600}
-eval: {questions: 3, max_tokens: 24}
-web: {listen: ""}
+eval: {questions: 2, max_tokens: 24}
+queue: {workers: 0, listen: "127.0.0.1:0"}
 `, dir, base)
 	file := filepath.Join(t.TempDir(), "one.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var stdout, stderr bytes.Buffer
-	if code := Main([]string{"run", file}, &stdout, &stderr); code != 0 {
-		t.Fatalf("exit code %d\n%s", code, stderr.String())
+	if code, said := runJoined(t, file, "one"); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, said)
 	}
 	got, err := readFolder(filepath.Join(dir, "one", "export"))
 	if err != nil {
@@ -73,30 +73,6 @@ web: {listen: ""}
 		t.Error("the export has the folder's weights: nothing was trained")
 	case got.images != began.images || len(got.notes) > 0:
 		t.Errorf("the export sees through %+v, want %+v; notes %q", got.images, began.images, got.notes)
-	}
-}
-
-// A worker from elsewhere takes shape and processor from the run.
-func TestFolderWorkerJoins(t *testing.T) {
-	base, _ := baseFolder(t)
-	file := filepath.Join(t.TempDir(), "one.yaml")
-	text := fmt.Sprintf(`
-run: {name: one, dir: %q, seed: 3}
-stages: [data, corpus, sft, grpo]
-data: {phantom: {train: 12, validation: 4, test: 4}}
-policy: {embedded: {base: %q}}
-loop: {sample_timeout: 1h, call_timeout: 1h, measure_timeout: 1h}
-tools: {deadline: 1h}
-corpus: {samples: 12}
-sft: {max_steps: 1, eval_every: 1, batch_tokens: 1024}
-grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 24, score_seconds: 3600}
-queue: {workers: 0, listen: "127.0.0.1:0"}
-`, t.TempDir(), base)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if code, said := runJoined(t, file, "one"); code != 0 || !strings.Contains(said, "grpo 1/1 ") {
-		t.Errorf("exit code %d\n%s", code, said)
 	}
 }
 
