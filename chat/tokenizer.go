@@ -61,14 +61,15 @@ type addedFile struct {
 }
 
 type component struct {
-	Type           string       `json:"type"`
-	PreTokenizers  []component  `json:"pretokenizers,omitempty"`
-	Pattern        *patternFile `json:"pattern,omitempty"`
-	Behavior       string       `json:"behavior,omitempty"`
-	Invert         *bool        `json:"invert,omitempty"`
-	AddPrefixSpace *bool        `json:"add_prefix_space,omitempty"`
-	TrimOffsets    *bool        `json:"trim_offsets,omitempty"`
-	UseRegex       *bool        `json:"use_regex,omitempty"`
+	Type           string         `json:"type"`
+	PreTokenizers  []component    `json:"pretokenizers,omitempty"`
+	Pattern        *patternFile   `json:"pattern,omitempty"`
+	Behavior       string         `json:"behavior,omitempty"`
+	Invert         *bool          `json:"invert,omitempty"`
+	AddPrefixSpace *bool          `json:"add_prefix_space,omitempty"`
+	TrimOffsets    *bool          `json:"trim_offsets,omitempty"`
+	UseRegex       *bool          `json:"use_regex,omitempty"`
+	SpecialTokens  map[string]any `json:"special_tokens,omitempty"`
 }
 
 type patternFile struct {
@@ -147,12 +148,24 @@ func (f *tokenizerFile) supported() error {
 		return fmt.Errorf("field normalizer is %q, want NFC or none", f.Normalizer.Type)
 	case f.pattern() == "":
 		return fmt.Errorf("field pre_tokenizer is not a Split by an isolated regex followed by ByteLevel; use a Qwen tokenizer")
-	case f.PostProcessor.typ() != "" && f.PostProcessor.typ() != "ByteLevel":
-		return fmt.Errorf("field post_processor is %q, which adds ids; want ByteLevel or none", f.PostProcessor.typ())
+	case f.PostProcessor.adds():
+		return fmt.Errorf("field post_processor is %q and adds ids; want ByteLevel, an empty template, or none", f.PostProcessor.typ())
 	case f.Decoder.typ() != "ByteLevel":
 		return fmt.Errorf("field decoder is %q, want ByteLevel", f.Decoder.typ())
 	}
 	return nil
+}
+
+// adds reports whether a post-processor changes ids. transformers 5 saves an
+// empty template.
+func (c *component) adds() bool {
+	switch c.typ() {
+	case "", "ByteLevel":
+		return false
+	case "TemplateProcessing":
+		return len(c.SpecialTokens) > 0
+	}
+	return true
 }
 
 // typ is "" for what is absent.

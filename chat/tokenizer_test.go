@@ -18,7 +18,7 @@ func TestParseTokenizerRefuses(t *testing.T) {
 		{"other model", `"type":"BPE"`, `"type":"Unigram"`, "want BPE"},
 		{"byte fallback", `"byte_fallback":false`, `"byte_fallback":true`, "byte_fallback"},
 		{"unmerged words", `"ignore_merges":false`, `"ignore_merges":true`, "ignore_merges"},
-		{"a template", `"post_processor":null`, `"post_processor":{"type":"TemplateProcessing"}`, "post_processor"},
+		{"a template", `"post_processor":null`, `"post_processor":{"type":"TemplateProcessing","special_tokens":{"<s>":{}}}`, "post_processor"},
 		{"other decoder", `"decoder":{"type":"ByteLevel"`, `"decoder":{"type":"WordPiece"`, "decoder"},
 		{"other normalizer", `"type":"NFC"`, `"type":"NFKC"`, "want NFC"},
 		{"other split", `"behavior":"Isolated"`, `"behavior":"Removed"`, "pre_tokenizer"},
@@ -39,6 +39,16 @@ func TestParseTokenizerRefuses(t *testing.T) {
 		if _, err := ParseTokenizer([]byte(changed)); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: error %v, want one with %q", test.name, err, test.want)
 		}
+	}
+}
+
+// transformers 5 saves an empty template behind the words; it adds nothing.
+func TestParseTokenizerAsSavedAgain(t *testing.T) {
+	data, _ := goldenTokenizer(t)
+	saved := strings.Replace(compacted(data), `"post_processor":null`,
+		`"post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],"special_tokens":{}}`, 1)
+	if _, err := ParseTokenizer([]byte(saved)); err != nil || saved == compacted(data) {
+		t.Errorf("changed %v, error %v", saved != compacted(data), err)
 	}
 }
 

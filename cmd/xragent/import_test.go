@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -73,6 +74,40 @@ queue: {workers: 0, listen: "127.0.0.1:0"}
 		t.Error("the export has the folder's weights: nothing was trained")
 	case got.images != began.images || len(got.notes) > 0:
 		t.Errorf("the export sees through %+v, want %+v; notes %q", got.images, began.images, got.notes)
+	}
+}
+
+// TestTransformersSavesFolder holds that a whole folder survives transformers:
+// it loads there as it is, and what is saved comes in with the same weights,
+// configuration, template and processor.
+func TestTransformersSavesFolder(t *testing.T) {
+	python := os.Getenv("XRAGENT_PYTHON")
+	if python == "" {
+		t.Skip("XRAGENT_PYTHON is not set: a folder was not loaded and saved by transformers")
+	}
+	base, cfg := baseFolder(t)
+	saved, again := filepath.Join(t.TempDir(), "saved"), filepath.Join(t.TempDir(), "again")
+	if out, err := exec.Command(python, "../../learner/check_folder.py", base, saved).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	m, err := readFolder(saved)
+	if err == nil {
+		err = m.write(again)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.notes) > 0 || m.images.MaxPixels != 64*64 || string(m.weights.Config().JSON()) != string(cfg.JSON()) {
+		t.Errorf("came in with notes %q, processor %+v and\n%s", m.notes, m.images, m.weights.Config().JSON())
+	}
+	for _, name := range []string{"model.safetensors", "config.json", "preprocessor_config.json", "chat_template.jinja"} {
+		want, err := os.ReadFile(filepath.Join(base, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(again, name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s has other bytes (%v)", name, err)
+		}
 	}
 }
 

@@ -21,5 +21,6 @@ XRAGENT_QWEN_TOKENIZER=$(learner/parity/tokenizer.sh) # an assignment by itself:
 export XRAGENT_QWEN_TOKENIZER
 ${GO:-go} test -count=1 -timeout 30m -run 'Transformers|Qwen' ./chat || failed=1
 ${GO:-go} test -count=1 -timeout 30m -run 'TransformersEquals' ./policy/embedded || failed=1
+${GO:-go} test -count=1 -timeout 30m -run 'TransformersSaves' ./cmd/xragent || failed=1
 ${GO:-go} test -count=1 -timeout 30m -run 'PythonEqualsEmbedded|PythonEncodes' ./policy/remote || failed=1
 exit $failed
