@@ -27,7 +27,7 @@ import (
 )
 
 // Version names the examination: its probes and bounds.
-const Version = "v1"
+const Version = "v2"
 
 // Tools are what the world's questions may be answered with.
 type Tools interface {

@@ -108,18 +108,27 @@ func newReader(train []*study, seed uint64) *reader {
 	return r
 }
 
-// The classes of questions that have heads of their own: those that the coarse
-// view should suffice for, and all others.
+// The classes of questions that have heads of their own, and majorities of
+// their own to be compared with: those that the coarse view should suffice for,
+// those that need a tool, and those that need a measurement. The reader is told
+// the class, so that what it gains over the majority is what the view tells of
+// the answer, and not that it tells which class a question is of.
 const (
 	coarseClass = "coarse: "
-	toolClass   = "other: "
+	toolClass   = "tool: "
+	numberClass = "measurement: "
 )
 
+var classes = []string{coarseClass, toolClass, numberClass}
+
 func classOf(s *study) string {
-	if s.need() == phantom.NeedCoarse {
+	switch {
+	case s.need() == phantom.NeedCoarse:
 		return coarseClass
+	case s.tool():
+		return toolClass
 	}
-	return toolClass
+	return numberClass
 }
 
 // headNames are the heads of a question: those of its template and those of its
@@ -299,7 +308,7 @@ func (e *examination) judge(r *reader, train, test []*study, views [][]uint8) {
 // within the class of need, since the reader is told the class.
 func (r *reader) scores(train, test []*study, views [][]uint8) scores {
 	priors := map[string]prior{}
-	for _, class := range []string{coarseClass, toolClass} {
+	for _, class := range classes {
 		priors[class] = newPrior(slices.DeleteFunc(asked(train), func(s *study) bool { return classOf(s) != class }))
 	}
 	out := scores{}

@@ -150,26 +150,33 @@ func (o oracle) abnormalSide() string {
 // lessAir returns the lung that is opaque to see, and else to measure.
 func (o oracle) lessAir() string { return o.firstOf(phantom.Consolidation, phantom.Effusion) }
 
-// firstOf returns the side of the first of the findings that is there, else
-// that of the stronger texture, else the smaller lung.
+// firstOf returns the side of the first of the findings that is there. Where
+// there is none to be seen, an admitted measurement that calls a lung small
+// goes before the texture that region_parse reports, and a strong texture
+// before a number that should not have been shown: false alarms are weak ones.
 func (o oracle) firstOf(names ...string) string {
 	for _, name := range names {
 		if f := o.find(name); f.Name != "" {
 			return f.Side
 		}
 	}
-	leftward := 0
-	for _, z := range zones {
-		strength := o.v.parse[z].pattern
-		if strings.HasPrefix(z, "right") {
-			strength = -strength
-		}
-		leftward += strength
+	if side, ok := o.small(); ok {
+		return side
 	}
-	if leftward != 0 {
-		return sideOf(float64(leftward))
+	if side, ok := o.strongest(); ok {
+		return side
 	}
 	return o.smaller()
+}
+
+// strongest returns the side with the stronger texture, where it is strong.
+func (o oracle) strongest() (side string, ok bool) {
+	top := map[string]int{}
+	for _, z := range zones {
+		side, _, _ := strings.Cut(z, " ")
+		top[side] = max(top[side], o.v.parse[z].pattern)
+	}
+	return sideOf(float64(top["left"] - top["right"])), top["left"] != top["right"] && max(top["left"], top["right"]) == 2
 }
 
 // tip reads the tube's end off a crop, or the coarse view.
@@ -233,14 +240,17 @@ func (o oracle) shift() float64 {
 	return v
 }
 
-// smaller returns the lung that has lost volume: by the measurement's own word
-// where there is one, else by its distance from what is usual for the heart.
-func (o oracle) smaller() string {
+// small returns the lung that an admitted measurement calls small.
+func (o oracle) small() (side string, ok bool) {
 	m, _ := o.v.bundle.Find(rollout.Asymmetry)
-	if side, ok := strings.CutSuffix(m.Category, " smaller"); ok && m.Admitted {
-		return side
-	}
-	v := m.Value - (0.46*o.value(rollout.CTR) - 0.10) // toolserver/measure's line through healthy films
+	side, ok = strings.CutSuffix(m.Category, " smaller")
+	return side, ok && m.Admitted
+}
+
+// smaller returns the lung that has lost volume, by the asymmetry's distance
+// from what is usual for the heart.
+func (o oracle) smaller() string {
+	v := o.value(rollout.Asymmetry) - (0.46*o.value(rollout.CTR) - 0.10) // toolserver/measure's line through healthy films
 	switch o.s.truth.Fault {
 	case phantom.Rotated: // the lung that the chest is turned to looks larger
 		v += o.towards() * lnRotated

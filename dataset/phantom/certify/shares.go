@@ -117,13 +117,12 @@ func one(b bool) int {
 // even looks for cells (template, view, fault) where one answer is likelier
 // than another. What is reported is the largest distance from the even share
 // among those that chance does not explain (more than four standard
-// deviations: there are some hundred of them). Two answers follow from the view
-// by right, and are left out: which view it is, and that it shows nothing.
+// deviations: there are some hundred of them).
 func (e *examination) even() {
 	cells := map[string]map[string]int{}
 	answers := map[string]map[string]bool{}
 	for _, s := range asked(slices.Concat(e.world.train, e.world.test)) {
-		if s.answer == phantom.CannotTell || s.question.Template == "projection" {
+		if s.ofView() {
 			continue
 		}
 		cell := s.question.Template + ", " + strings.TrimSpace(string(s.truth.View)+" "+string(s.truth.Fault))

@@ -147,7 +147,7 @@ func (e *examination) gate(films []*study, all []evidence) {
 			misleading++
 			caught += one(!all[i].shown(s.question.Relevant[0]))
 		}
-		if !s.report() && s.answer != phantom.CannotTell {
+		if !s.report() && !s.ofView() {
 			gates = append(gates, strconv.FormatBool(all[i].withheld()))
 			answers, templates = append(answers, s.answer), append(templates, s.question.Template)
 		}

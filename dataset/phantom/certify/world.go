@@ -38,6 +38,13 @@ func (s *study) tool() bool {
 	return n == phantom.NeedCrop || n == phantom.NeedParse || n == phantom.NeedLookup
 }
 
+// ofView reports whether the answer follows from the view by right: which one
+// it is, and that it shows nothing of what is asked. Such questions say nothing
+// about leaks.
+func (s *study) ofView() bool {
+	return s.question.Template == "projection" || s.answer == phantom.CannotTell
+}
+
 func (s *study) need() phantom.Need { return phantom.Need(s.question.Need) }
 
 // describe draws the studies, without films.
