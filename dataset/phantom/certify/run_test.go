@@ -20,7 +20,7 @@ func examine(t *testing.T, threads int) certify.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := certify.Config{Seed: 1, Texts: 400, Train: 40, Test: 16, Tooled: 10, Crops: 12, Epochs: 1, Threads: threads}
+	cfg := certify.Config{Seed: 1, Texts: 240, Train: 24, Test: 12, Tooled: 6, Crops: 6, Epochs: 1, Threads: threads}
 	out, err := certify.Run(context.Background(), cfg, tools, nil)
 	if err != nil {
 		t.Fatal(err)
