@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -41,22 +40,7 @@ func TestControlledResumeIsExact(t *testing.T) {
 		s := controlled(newScene(t, seed, 3))
 		s.queue.trouble = 12
 		rng := rand.New(rand.NewPCG(seed, 5))
-		for {
-			left := 10 + rng.IntN(120)
-			r, err := s.start(t.Context(), func(string) error {
-				if left--; left == 0 {
-					return errKilled
-				}
-				return nil
-			})
-			if err == nil {
-				compareOutcomes(t, s.outcome(r), want)
-				break
-			}
-			if !errors.Is(err, errKilled) {
-				t.Fatal(err)
-			}
-		}
+		compareOutcomes(t, s.outcome(s.startKilled(rng)), want)
 	}
 }
 

@@ -65,6 +65,27 @@ func (s *scene) start(ctx context.Context, at boundary) (GRPOResult, error) {
 	return RunGRPO(ctx, s.cfg, d)
 }
 
+// startKilled starts the run again and again, each time killed at a boundary
+// drawn from rng, until it is through.
+func (s *scene) startKilled(rng *rand.Rand) GRPOResult {
+	s.t.Helper()
+	for {
+		left := 10 + rng.IntN(120)
+		r, err := s.start(s.t.Context(), func(string) error {
+			if left--; left == 0 {
+				return errKilled
+			}
+			return nil
+		})
+		if err == nil {
+			return r
+		}
+		if !errors.Is(err, errKilled) {
+			s.t.Fatal(err)
+		}
+	}
+}
+
 // An outcome is what must be the same, whatever happened on the way.
 type outcome struct{ weights, canonical, steps string }
 
@@ -147,22 +168,7 @@ func TestResumeIsExactInTrouble(t *testing.T) {
 			s := newScene(t, seed, 3)
 			s.queue.trouble = 12
 			rng := rand.New(rand.NewPCG(seed, 3))
-			for {
-				left := 10 + rng.IntN(120)
-				r, err := s.start(t.Context(), func(string) error {
-					if left--; left == 0 {
-						return errKilled
-					}
-					return nil
-				})
-				if err == nil {
-					compareOutcomes(t, s.outcome(r), want)
-					return
-				}
-				if !errors.Is(err, errKilled) {
-					t.Fatal(err)
-				}
-			}
+			compareOutcomes(t, s.outcome(s.startKilled(rng)), want)
 		})
 	}
 }

@@ -132,15 +132,20 @@ func writePNG(path string, film toolserver.Film) error {
 	return os.WriteFile(path, data, 0o644)
 }
 
+// printJSON writes one object a line.
+func printJSON[T any](w io.Writer, rows []T) error {
+	enc := json.NewEncoder(w)
+	for _, r := range rows {
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func printInspected(w io.Writer, rows []inspected, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(w)
-		for _, r := range rows {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
+		return printJSON(w, rows)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "file\tformat\tsize\tview\tspacing\tage\tburnt-in text\tshown by")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"image"
 	"image/png"
@@ -309,13 +308,7 @@ func (m measured) caption() []string {
 
 func printMeasured(w io.Writer, rows []measured, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(w)
-		for _, r := range rows {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
+		return printJSON(w, rows)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "file\tview\tctr\tln asymmetry\tshift\tshown\twithheld by")

@@ -168,13 +168,7 @@ func toolsListCommand() *cobra.Command {
 
 func listTools(w io.Writer, tools []toolserver.ToolInfo, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(w)
-		for _, t := range tools {
-			if err := enc.Encode(t); err != nil {
-				return err
-			}
-		}
-		return nil
+		return printJSON(w, tools)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "tool\twhat it does\tlooks\tmodel server\targuments")
