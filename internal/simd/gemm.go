@@ -25,7 +25,7 @@ func Gemm(transA, transB bool, m, n, k int, a []float32, lda int, b []float32, l
 		left = operand{a, 1, lda}
 	}
 	if useAVX2 {
-		gemmAVX2(m, n, k, left, transB, b, ldb, output{c, ldc, !accumulate})
+		gemmFMA(m, n, k, left, transB, b, ldb, output{c, ldc, !accumulate})
 		return
 	}
 	gemmPortable(m, n, k, left, transB, b, ldb, c, ldc)

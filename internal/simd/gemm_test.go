@@ -90,14 +90,14 @@ func (p product) check(t *testing.T, what string, c []float32) {
 
 // eachKernelSet runs test under every kernel set that this machine has.
 func eachKernelSet(t *testing.T, test func(t *testing.T)) {
-	have := useAVX2
-	defer func() { useAVX2 = have }()
-	for _, set := range []bool{false, true} {
-		if set && !have {
+	have2, have512 := useAVX2, useAVX512
+	defer func() { useAVX2, useAVX512 = have2, have512 }()
+	for _, set := range [][2]bool{{false, false}, {true, false}, {true, true}} {
+		if set[0] && !have2 || set[1] && !have512 {
 			continue
 		}
-		useAVX2 = set
-		t.Run(Kernels(), test)
+		useAVX2, useAVX512 = set[0], set[1]
+		t.Run(Instructions(), test)
 	}
 }
 

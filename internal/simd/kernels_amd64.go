@@ -6,7 +6,15 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-var useAVX2 = cpu.X86.HasAVX2 && cpu.X86.HasFMA && os.Getenv("XRAGENT_KERNELS") != "gonum"
+//go:generate go run gen.go
+
+// wanted is the widest set that the environment allows; empty: any.
+var wanted = os.Getenv("XRAGENT_KERNELS")
+
+var (
+	useAVX2   = cpu.X86.HasAVX2 && cpu.X86.HasFMA && wanted != "gonum"
+	useAVX512 = useAVX2 && cpu.X86.HasAVX512F && wanted != "avx2"
+)
 
 //go:noescape
 func kernel6x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
@@ -31,6 +39,18 @@ func kernel2x32(k int, a *float32, ars, acs int, b *float32, bs int, init *float
 
 //go:noescape
 func kernel1x64(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
+
+//go:noescape
+func kernel512x32(m, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
+
+//go:noescape
+func kernel512x16(m, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
+
+//go:noescape
+func kernel512of2(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
+
+//go:noescape
+func kernel512of1(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
 func transpose8(dst, src *float32, ld, k int)
@@ -71,15 +91,44 @@ func geluAVX2(dst, x []float32)
 //go:noescape
 func geluBackwardAVX2(dx, x, dy []float32)
 
+//go:noescape
+func expSubAVX512(dst, x []float32, m float32) float32
+
+//go:noescape
+func siluAVX512(dst, gate, up []float32)
+
+//go:noescape
+func siluBackwardAVX512(dGate, dUp, gate, up, dOut []float32)
+
+//go:noescape
+func geluAVX512(dst, x []float32)
+
+//go:noescape
+func geluBackwardAVX512(dx, x, dy []float32)
+
 // Block sizes: a panel of B of blockK steps stays in the first-level cache, a
 // block of A of blockM rows and blockK steps in the second, packed B in the
 // last.
 const (
-	tileM  = 6
 	blockM = 96
 	blockN = 512
 	blockK = 256
 )
+
+// tileRows and tileColumns are the largest tile of C that the registers hold.
+func tileRows() int {
+	if useAVX512 {
+		return 12
+	}
+	return 6
+}
+
+func tileColumns() int {
+	if useAVX512 {
+		return 2 * panel
+	}
+	return panel
+}
 
 // A block is packed or in-place B: element (p, j) of panel q is
 // data[q*panelStride + p*rowStride + j].
@@ -88,10 +137,17 @@ type block struct {
 	rowStride, panelStride int
 }
 
-func (b block) from(q, p int) *float32 { return &b.data[q*b.panelStride+p*b.rowStride] }
+// at returns the block from column j on, the first of a panel.
+func (b block) at(j int) block {
+	b.data = b.data[j/panel*b.panelStride:]
+	return b
+}
+
+// row returns where row p of the first panel begins.
+func (b block) row(p int) *float32 { return &b.data[p*b.rowStride] }
 
 // zeros is what a tile starts from where C is not accumulated into.
-var zeros [64]float32
+var zeros [128]float32
 
 func (c output) from(i, j int) output {
 	c.data = c.data[i*c.ld+j:]
@@ -113,10 +169,10 @@ func (c output) start() (init *float32, ld int) {
 	return &c.data[0], c.ld
 }
 
-// gemmAVX2 computes C = op(A)·op(B), or adds it to C. Rows of B that are used by one tile of rows
-// only are read in place; else panels are packed.
-func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c output) {
-	if !transB && m <= tileM && n >= panel {
+// gemmFMA computes C = op(A)·op(B), or adds it to C. Rows of B that are used by
+// one tile of rows only are read in place; else panels are packed.
+func gemmFMA(m, n, k int, a operand, transB bool, b []float32, ldb int, c output) {
+	if !transB && m <= tileRows() && n >= panel {
 		whole := n &^ (panel - 1)
 		multiply(m, whole, 0, k, a, block{b, ldb, panel}, c)
 		if whole == n {
@@ -148,6 +204,7 @@ func gemmPanels(m, n, k int, a operand, panels []float32, c output) {
 // multiply computes the product of A and rows [p0, p0+k) of B. B has panels for
 // all of n; the last may be padded.
 func multiply(m, n, p0, k int, a operand, b block, c output) {
+	wide := tileColumns()
 	for i := 0; i < m; i += blockM {
 		rows := min(blockM, m-i)
 		part := operand{a.data[i*a.rs:], a.rs, a.cs}
@@ -155,73 +212,109 @@ func multiply(m, n, p0, k int, a operand, b block, c output) {
 			multiplyFew(rows, n, p0, k, part, b, c)
 			continue
 		}
-		for j := 0; j < n; j += panel {
-			multiplyPanel(rows, min(panel, n-j), k, part, b.from(j/panel, p0), b.rowStride, c.from(i, j))
+		for j := 0; j < n; j += wide {
+			multiplyTiles(rows, min(wide, n-j), p0, k, part, b.at(j), c.from(i, j))
 		}
 	}
 }
 
-// multiplyPanel spreads the rows evenly over tiles of at most six, so that no
-// tile is too small to keep the multipliers busy.
-func multiplyPanel(m, n, k int, a operand, b *float32, bs int, c output) {
-	tiles := (m + tileM - 1) / tileM
-	for t := range tiles {
-		lo, hi := m*t/tiles, m*(t+1)/tiles
-		tile(hi-lo, n, k, &a.data[lo*a.rs], a.rs, a.cs, b, bs, c.from(lo, 0))
+// multiplyTiles spreads the rows evenly over tiles, so that none is too small
+// to keep the multipliers busy.
+func multiplyTiles(m, n, p0, k int, a operand, b block, c output) {
+	most := tileRows()
+	tiles := (m + most - 1) / most
+	rows, taller := m/tiles, m%tiles
+	for lo := 0; lo < m; taller-- {
+		hi := lo + rows
+		if taller > 0 {
+			hi++
+		}
+		tile(hi-lo, n, p0, k, operand{a.data[lo*a.rs:], a.rs, a.cs}, b, c.from(lo, 0))
+		lo = hi
 	}
 }
 
 // multiplyFew handles one or two rows, several panels at a time.
 func multiplyFew(m, n, p0, k int, a operand, b block, c output) {
 	j, wide := 0, 64/m
-	for ; j+wide <= n; j += wide {
-		init, ldi := c.from(0, j).start()
-		if m == 1 {
-			kernel1x64(k, &a.data[0], 4*a.rs, 4*a.cs, b.from(j/panel, p0), 4*b.rowStride, init, 4*ldi, &c.data[j], 4*c.ld, 4*b.panelStride)
-		} else {
-			kernel2x32(k, &a.data[0], 4*a.rs, 4*a.cs, b.from(j/panel, p0), 4*b.rowStride, init, 4*ldi, &c.data[j], 4*c.ld, 4*b.panelStride)
-		}
+	if useAVX512 {
+		wide = 128 / m
 	}
-	for ; j < n; j += panel {
-		tile(m, min(panel, n-j), k, &a.data[0], a.rs, a.cs, b.from(j/panel, p0), b.rowStride, c.from(0, j))
+	for ; j+wide <= n; j += wide {
+		few(m, p0, k, a, b.at(j), c.from(0, j))
+	}
+	for ; j < n; j += tileColumns() {
+		tile(m, min(tileColumns(), n-j), p0, k, a, b.at(j), c.from(0, j))
 	}
 }
 
-// tile computes one tile; a narrow one goes through a buffer, because the
-// kernels write whole panels.
-func tile(m, n, k int, a *float32, ars, acs int, b *float32, bs int, c output) {
-	if n == panel {
-		init, ldi := c.start()
-		kernel(m, k, a, ars, acs, b, bs, init, ldi, &c.data[0], c.ld)
-		return
+// tile computes one tile; a narrow panel goes through a buffer, because the
+// kernels write whole ones.
+func tile(m, n, p0, k int, a operand, b block, c output) {
+	whole := n &^ (panel - 1)
+	if whole > 0 {
+		kernel(m, whole, k, a, b, p0, c)
 	}
-	var buf [tileM * panel]float32
+	if whole < n {
+		narrow(m, n-whole, p0, k, a, b.at(whole), c.from(0, whole))
+	}
+}
+
+// narrow computes a tile of fewer columns than a panel.
+func narrow(m, n, p0, k int, a operand, b block, c output) {
+	var buf [12 * panel]float32
 	if !c.fresh {
 		for i := range m {
 			copy(buf[i*panel:i*panel+n], c.data[i*c.ld:])
 		}
 	}
-	kernel(m, k, a, ars, acs, b, bs, &buf[0], panel, &buf[0], panel)
+	kernel(m, panel, k, a, b, p0, output{buf[:], panel, false})
 	for i := range m {
 		copy(c.data[i*c.ld:], buf[i*panel:i*panel+n])
 	}
 }
 
-func kernel(m, k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int) {
-	ars, acs, bs, ldi, ldc = 4*ars, 4*acs, 4*bs, 4*ldi, 4*ldc
-	switch m {
-	case 1:
-		kernel1x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
-	case 2:
-		kernel2x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
-	case 3:
-		kernel3x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
-	case 4:
-		kernel4x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
-	case 5:
-		kernel5x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
-	case 6:
-		kernel6x16(k, a, ars, acs, b, bs, init, ldi, c, ldc)
+// few adds to a tile of one or two rows and as many columns as eight registers
+// hold.
+func few(m, p0, k int, a operand, b block, c output) {
+	start, ldi := c.start()
+	left, right, to := &a.data[0], b.row(p0), &c.data[0]
+	ars, acs, bs, ps, ldi, ldc := 4*a.rs, 4*a.cs, 4*b.rowStride, 4*b.panelStride, 4*ldi, 4*c.ld
+	switch {
+	case useAVX512 && m == 1:
+		kernel512of1(k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
+	case useAVX512:
+		kernel512of2(k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
+	case m == 1:
+		kernel1x64(k, left, ars, acs, right, bs, start, ldi, to, ldc, ps)
+	default:
+		kernel2x32(k, left, ars, acs, right, bs, start, ldi, to, ldc, ps)
+	}
+}
+
+// kernel adds to a tile of m rows and one panel, or two where the set has such
+// tiles.
+func kernel(m, n, k int, a operand, b block, p0 int, c output) {
+	start, ldi := c.start()
+	left, right, to := &a.data[0], b.row(p0), &c.data[0]
+	ars, acs, bs, ps, ldi, ldc := 4*a.rs, 4*a.cs, 4*b.rowStride, 4*b.panelStride, 4*ldi, 4*c.ld
+	switch {
+	case n > panel:
+		kernel512x32(m, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
+	case useAVX512:
+		kernel512x16(m, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
+	case m == 1:
+		kernel1x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
+	case m == 2:
+		kernel2x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
+	case m == 3:
+		kernel3x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
+	case m == 4:
+		kernel4x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
+	case m == 5:
+		kernel5x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
+	case m == 6:
+		kernel6x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
 	}
 }
 

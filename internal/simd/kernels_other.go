@@ -2,9 +2,11 @@
 
 package simd
 
+var useAVX512 = false
+
 var useAVX2 = false
 
-func gemmAVX2(m, n, k int, a operand, transB bool, b []float32, ldb int, c output) {
+func gemmFMA(m, n, k int, a operand, transB bool, b []float32, ldb int, c output) {
 	panic("simd: no AVX2 kernels on this platform")
 }
 
@@ -24,3 +26,9 @@ func siluAVX2(dst, gate, up []float32)                      { panic("simd") }
 func siluBackwardAVX2(dGate, dUp, gate, up, dOut []float32) { panic("simd") }
 func geluAVX2(dst, x []float32)                             { panic("simd") }
 func geluBackwardAVX2(dx, x, dy []float32)                  { panic("simd") }
+
+func expSubAVX512(dst, x []float32, m float32) float32        { panic("simd") }
+func siluAVX512(dst, gate, up []float32)                      { panic("simd") }
+func siluBackwardAVX512(dGate, dUp, gate, up, dOut []float32) { panic("simd") }
+func geluAVX512(dst, x []float32)                             { panic("simd") }
+func geluBackwardAVX512(dx, x, dy []float32)                  { panic("simd") }

@@ -86,6 +86,9 @@ func Max(x []float32) float32 {
 // below 1.2e-38 may be written as 0.
 func ExpSub(dst, x []float32, m float32) (sum float32) {
 	dst = dst[:len(x)]
+	if useAVX512 {
+		return expSubAVX512(dst, x, m)
+	}
 	if useAVX2 {
 		return expSubAVX2(dst, x, m)
 	}
@@ -96,6 +99,10 @@ func ExpSub(dst, x []float32, m float32) (sum float32) {
 // SwiGLU (Shazeer 2020).
 func SiLU(dst, gate, up []float32) {
 	dst, up = dst[:len(gate)], up[:len(gate)]
+	if useAVX512 {
+		siluAVX512(dst, gate, up)
+		return
+	}
 	if useAVX2 {
 		siluAVX2(dst, gate, up)
 		return
@@ -108,6 +115,10 @@ func SiLU(dst, gate, up []float32) {
 func SiLUBackward(dGate, dUp, gate, up, dOut []float32) {
 	n := len(gate)
 	dGate, dUp, up, dOut = dGate[:n], dUp[:n], up[:n], dOut[:n]
+	if useAVX512 {
+		siluBackwardAVX512(dGate, dUp, gate, up, dOut)
+		return
+	}
 	if useAVX2 {
 		siluBackwardAVX2(dGate, dUp, gate, up, dOut)
 		return
@@ -118,6 +129,10 @@ func SiLUBackward(dGate, dUp, gate, up, dOut []float32) {
 // GELUTanh writes the tanh form of GELU of x to dst, which may be x.
 func GELUTanh(dst, x []float32) {
 	dst = dst[:len(x)]
+	if useAVX512 {
+		geluAVX512(dst, x)
+		return
+	}
 	if useAVX2 {
 		geluAVX2(dst, x)
 		return
@@ -129,6 +144,10 @@ func GELUTanh(dst, x []float32) {
 // gradient dy to dx, which may be x or dy.
 func GELUTanhBackward(dx, x, dy []float32) {
 	dx, dy = dx[:len(x)], dy[:len(x)]
+	if useAVX512 {
+		geluBackwardAVX512(dx, x, dy)
+		return
+	}
 	if useAVX2 {
 		geluBackwardAVX2(dx, x, dy)
 		return
