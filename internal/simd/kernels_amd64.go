@@ -17,40 +17,25 @@ var (
 )
 
 //go:noescape
-func kernel6x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+func kernel256x16(m, rows, taller, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel5x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+func kernel512x16(m, rows, taller, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel4x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+func kernel512x32(m, rows, taller, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel3x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
+func kernel256of1(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
-func kernel2x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
-
-//go:noescape
-func kernel1x16(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int)
-
-//go:noescape
-func kernel2x32(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
-
-//go:noescape
-func kernel1x64(k int, a *float32, ars, acs int, b *float32, bs int, init *float32, ldi int, c *float32, ldc int, ps int)
-
-//go:noescape
-func kernel512x32(m, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
-
-//go:noescape
-func kernel512x16(m, k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
-
-//go:noescape
-func kernel512of2(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
+func kernel256of2(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
 func kernel512of1(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
+
+//go:noescape
+func kernel512of2(k int, a *float32, ars, acs int, b *float32, bs, ps int, init *float32, ldi int, c *float32, ldc int)
 
 //go:noescape
 func transpose8(dst, src *float32, ld, k int)
@@ -213,24 +198,8 @@ func multiply(m, n, p0, k int, a operand, b block, c output) {
 			continue
 		}
 		for j := 0; j < n; j += wide {
-			multiplyTiles(rows, min(wide, n-j), p0, k, part, b.at(j), c.from(i, j))
+			tiles(rows, min(wide, n-j), p0, k, part, b.at(j), c.from(i, j))
 		}
-	}
-}
-
-// multiplyTiles spreads the rows evenly over tiles, so that none is too small
-// to keep the multipliers busy.
-func multiplyTiles(m, n, p0, k int, a operand, b block, c output) {
-	most := tileRows()
-	tiles := (m + most - 1) / most
-	rows, taller := m/tiles, m%tiles
-	for lo := 0; lo < m; taller-- {
-		hi := lo + rows
-		if taller > 0 {
-			hi++
-		}
-		tile(hi-lo, n, p0, k, operand{a.data[lo*a.rs:], a.rs, a.cs}, b, c.from(lo, 0))
-		lo = hi
 	}
 }
 
@@ -244,38 +213,37 @@ func multiplyFew(m, n, p0, k int, a operand, b block, c output) {
 		few(m, p0, k, a, b.at(j), c.from(0, j))
 	}
 	for ; j < n; j += tileColumns() {
-		tile(m, min(tileColumns(), n-j), p0, k, a, b.at(j), c.from(0, j))
+		tiles(m, min(tileColumns(), n-j), p0, k, a, b.at(j), c.from(0, j))
 	}
 }
 
-// tile computes one tile; a narrow panel goes through a buffer, because the
-// kernels write whole ones.
-func tile(m, n, p0, k int, a operand, b block, c output) {
+// tiles computes the rows of one or two panels; a narrow panel goes through a
+// buffer, because the kernels write whole ones.
+func tiles(m, n, p0, k int, a operand, b block, c output) {
 	whole := n &^ (panel - 1)
 	if whole > 0 {
-		kernel(m, whole, k, a, b, p0, c)
+		kernel(m, whole, p0, k, a, b, c)
 	}
 	if whole < n {
 		narrow(m, n-whole, p0, k, a, b.at(whole), c.from(0, whole))
 	}
 }
 
-// narrow computes a tile of fewer columns than a panel.
+// narrow computes the rows of a panel of fewer columns.
 func narrow(m, n, p0, k int, a operand, b block, c output) {
-	var buf [12 * panel]float32
+	var buf [blockM * panel]float32
 	if !c.fresh {
 		for i := range m {
 			copy(buf[i*panel:i*panel+n], c.data[i*c.ld:])
 		}
 	}
-	kernel(m, panel, k, a, b, p0, output{buf[:], panel, false})
+	kernel(m, panel, p0, k, a, b, output{buf[:], panel, false})
 	for i := range m {
 		copy(c.data[i*c.ld:], buf[i*panel:i*panel+n])
 	}
 }
 
-// few adds to a tile of one or two rows and as many columns as eight registers
-// hold.
+// few adds to one or two rows and as many columns as eight registers hold.
 func few(m, p0, k int, a operand, b block, c output) {
 	start, ldi := c.start()
 	left, right, to := &a.data[0], b.row(p0), &c.data[0]
@@ -286,35 +254,29 @@ func few(m, p0, k int, a operand, b block, c output) {
 	case useAVX512:
 		kernel512of2(k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
 	case m == 1:
-		kernel1x64(k, left, ars, acs, right, bs, start, ldi, to, ldc, ps)
+		kernel256of1(k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
 	default:
-		kernel2x32(k, left, ars, acs, right, bs, start, ldi, to, ldc, ps)
+		kernel256of2(k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
 	}
 }
 
-// kernel adds to a tile of m rows and one panel, or two where the set has such
-// tiles.
-func kernel(m, n, k int, a operand, b block, p0 int, c output) {
+// kernel adds to m rows and one panel, or two where the set has such tiles. It
+// spreads the rows evenly over tiles, so that none is too small to keep the
+// multipliers busy.
+func kernel(m, n, p0, k int, a operand, b block, c output) {
 	start, ldi := c.start()
 	left, right, to := &a.data[0], b.row(p0), &c.data[0]
 	ars, acs, bs, ps, ldi, ldc := 4*a.rs, 4*a.cs, 4*b.rowStride, 4*b.panelStride, 4*ldi, 4*c.ld
+	most := tileRows()
+	count := (m + most - 1) / most
+	rows, taller := m/count, m%count
 	switch {
 	case n > panel:
-		kernel512x32(m, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
+		kernel512x32(m, rows, taller, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
 	case useAVX512:
-		kernel512x16(m, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
-	case m == 1:
-		kernel1x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
-	case m == 2:
-		kernel2x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
-	case m == 3:
-		kernel3x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
-	case m == 4:
-		kernel4x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
-	case m == 5:
-		kernel5x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
-	case m == 6:
-		kernel6x16(k, left, ars, acs, right, bs, start, ldi, to, ldc)
+		kernel512x16(m, rows, taller, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
+	default:
+		kernel256x16(m, rows, taller, k, left, ars, acs, right, bs, ps, start, ldi, to, ldc)
 	}
 }
 
