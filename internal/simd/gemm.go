@@ -115,15 +115,27 @@ func NewPacked(k, n int) *Packed {
 
 // Pack lays out op(B), k×n, for [GemmPacked]. b is stored as in [Gemm].
 func Pack(transB bool, k, n int, b []float32, ldb int) *Packed {
+	p := new(Packed)
+	p.Fill(transB, k, n, b, ldb)
+	return p
+}
+
+// Fill is [Pack] into p, whose memory it reuses.
+func (p *Packed) Fill(transB bool, k, n int, b []float32, ldb int) {
 	checkMatrix(transB, k, n, b, ldb)
-	p := NewPacked(k, n)
-	p.N = n
+	size := k * n
+	if useAVX2 {
+		size = k * roundUp(n)
+	}
+	if cap(p.data) < size {
+		p.data = make([]float32, size)
+	}
+	p.K, p.N, p.data = k, n, p.data[:size]
 	if useAVX2 {
 		pack(p.data, transB, k, n, b, ldb)
 	} else {
 		packRows(p.data, transB, k, n, b, ldb)
 	}
-	return p
 }
 
 // SetColumn writes column j, of K elements.
@@ -160,37 +172,47 @@ func GemmPacked(threads, m int, a []float32, lda int, p *Packed, c []float32, ld
 		threads = 1
 	}
 	if threads <= 1 {
-		gemmPacked(m, 0, p.N, a, lda, p, c, ldc, accumulate)
+		gemmPacked(m, 0, p.N, p.K, a, lda, p, c, ldc, accumulate)
 		return
 	}
 	panels := (p.N + panel - 1) / panel
 	For(threads, panels, func(lo, hi int) {
-		gemmPacked(m, lo*panel, min(hi*panel, p.N), a, lda, p, c, ldc, accumulate)
+		gemmPacked(m, lo*panel, min(hi*panel, p.N), p.K, a, lda, p, c, ldc, accumulate)
 	})
 }
 
 // GemmColumns is [GemmPacked] with the first n columns of P only, on the
 // calling goroutine.
 func GemmColumns(m, n int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
-	gemmPacked(m, 0, n, a, lda, p, c, ldc, accumulate)
+	gemmPacked(m, 0, n, p.K, a, lda, p, c, ldc, accumulate)
 }
 
-// gemmPacked computes columns [j0, j1) of C; j0 is a multiple of panel.
-func gemmPacked(m, j0, j1 int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
+// GemmRows is [GemmPacked] with the first k columns of A and rows of P only,
+// on the calling goroutine.
+func GemmRows(m, k int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
+	if k > p.K {
+		panic("simd: more rows than the packed matrix has")
+	}
+	gemmPacked(m, 0, p.N, k, a, lda, p, c, ldc, accumulate)
+}
+
+// gemmPacked computes columns [j0, j1) of C over the first k rows of P; j0 is a
+// multiple of panel.
+func gemmPacked(m, j0, j1, k int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
 	if m <= 0 || j1 <= j0 {
 		return
 	}
-	checkMatrix(false, m, p.K, a, lda)
+	checkMatrix(false, m, k, a, lda)
 	checkMatrix(false, m, j1, c, ldc)
 	left := operand{a, lda, 1}
-	if useAVX2 && p.K > 0 {
-		gemmPanels(m, j1-j0, p.K, left, p.data[j0*p.K:roundUp(j1)*p.K], output{c[j0:], ldc, !accumulate})
+	if useAVX2 && k > 0 {
+		gemmPanels(m, j1-j0, k, left, p.data[j0*p.K:roundUp(j1)*p.K], p.K, output{c[j0:], ldc, !accumulate})
 		return
 	}
 	if !accumulate {
 		clearRows(m, j1-j0, c[j0:], ldc)
 	}
-	gemmAxpy(m, j1-j0, p.K, left, p.data[j0:], p.N, c[j0:], ldc)
+	gemmAxpy(m, j1-j0, k, left, p.data[j0:], p.N, c[j0:], ldc)
 }
 
 // panel is the width of a column panel of B, and of the micro-kernel's tile.

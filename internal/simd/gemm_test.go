@@ -215,6 +215,7 @@ func checkColumns(t *rapid.T, p product, whole []float32) {
 		}
 		filled.SetColumn(j, column)
 	}
+	checkRows(t, p, Pack(p.transB, p.k, p.n, p.b, p.ldb))
 	n := 1 + p.n/2
 	copied := NewPacked(p.k, p.n+20)
 	copied.CopyColumns(filled, n)
@@ -224,6 +225,17 @@ func checkColumns(t *rapid.T, p product, whole []float32) {
 		if !slices.Equal(got[i*p.n:i*p.n+n], whole[i*p.n:i*p.n+n]) {
 			t.Fatalf("row %d of %d columns differs", i, n)
 		}
+	}
+}
+
+// checkRows multiplies by the first rows of op(B) only.
+func checkRows(t *rapid.T, p product, packed *Packed) {
+	short := p
+	short.k = 1 + p.k/2
+	got := make([]float32, p.m*p.n)
+	GemmRows(p.m, short.k, p.a, p.lda, packed, got, p.n, false)
+	if !slices.Equal(got, short.gemm(1)) {
+		t.Fatalf("%d of %d rows of a packed matrix give other bits", short.k, p.k)
 	}
 }
 

@@ -41,6 +41,9 @@ func kernel512of2(k int, a *float32, ars, acs int, b *float32, bs, ps int, init 
 func transpose8(dst, src *float32, ld, k int)
 
 //go:noescape
+func copyPanel(dst, src *float32, ld, k int)
+
+//go:noescape
 func dotAVX2(x, y []float32) float32
 
 //go:noescape
@@ -62,7 +65,7 @@ func sumAVX2(x []float32) float32
 func maxAVX2(x []float32) float32
 
 //go:noescape
-func expSubAVX2(dst, x []float32, m float32) float32
+func expSubAVX2(dst, x []float32, scale, m float32) float32
 
 //go:noescape
 func siluAVX2(dst, gate, up []float32)
@@ -77,7 +80,19 @@ func geluAVX2(dst, x []float32)
 func geluBackwardAVX2(dx, x, dy []float32)
 
 //go:noescape
-func expSubAVX512(dst, x []float32, m float32) float32
+func turnAVX2(dst, src, cos, sin []float32, direction float32)
+
+//go:noescape
+func softmaxBackwardAVX2(dx, y []float32, along, scale float32)
+
+//go:noescape
+func adamAVX2(x, g, m, v []float32, r *AdamRule)
+
+//go:noescape
+func finiteAVX2(x []float32) bool
+
+//go:noescape
+func expSubAVX512(dst, x []float32, scale, m float32) float32
 
 //go:noescape
 func siluAVX512(dst, gate, up []float32)
@@ -178,11 +193,12 @@ func gemmFMA(m, n, k int, a operand, transB bool, b []float32, ldb int, c output
 	}
 }
 
-// gemmPanels computes A·P for panels as [pack] lays them out.
-func gemmPanels(m, n, k int, a operand, panels []float32, c output) {
+// gemmPanels computes A·P for panels as [pack] lays them out, of which the
+// first k of rows rows are used.
+func gemmPanels(m, n, k int, a operand, panels []float32, rows int, c output) {
 	for p := 0; p < k; p += blockK {
 		part := operand{a.data[p*a.cs:], a.rs, a.cs}
-		multiply(m, n, p, min(blockK, k-p), part, block{panels, panel, panel * k}, c.after(p))
+		multiply(m, n, p, min(blockK, k-p), part, block{panels, panel, panel * rows}, c.after(p))
 	}
 }
 
@@ -302,9 +318,8 @@ func pack(dst []float32, transB bool, k, n int, b []float32, ldb int) {
 			continue
 		}
 		if width == panel {
-			for p := range k {
-				*(*[panel]float32)(out[p*panel:]) = *(*[panel]float32)(b[p*ldb+j:])
-			}
+			_, _ = out[k*panel-1], b[(k-1)*ldb+j+panel-1]
+			copyPanel(&out[0], &b[j], 4*ldb, k)
 			continue
 		}
 		for p := range k {

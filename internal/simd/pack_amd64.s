@@ -64,3 +64,23 @@ transpose:
 transposed:
 	VZEROUPPER
 	RET
+
+// func copyPanel(dst, src *float32, ld, k int)
+// Writes k rows of 16 of src, ld bytes apart, one behind the other.
+TEXT ·copyPanel(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ ld+16(FP), R8
+	MOVQ k+24(FP), CX
+
+copyloop:
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ    R8, SI
+	ADDQ    $64, DI
+	DECQ    CX
+	JNZ     copyloop
+	VZEROUPPER
+	RET

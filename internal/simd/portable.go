@@ -45,10 +45,10 @@ func packRows(dst []float32, transB bool, k, n int, b []float32, ldb int) {
 	}
 }
 
-func expSubPortable(dst, x []float32, m float32) float32 {
+func expSubPortable(dst, x []float32, scale, m float32) float32 {
 	var sum float32
 	for i, v := range x {
-		dst[i] = float32(math.Exp(float64(v - m)))
+		dst[i] = float32(math.Exp(float64(float32(scale*v) - m)))
 		sum += dst[i]
 	}
 	return sum

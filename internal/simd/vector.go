@@ -84,15 +84,50 @@ func Max(x []float32) float32 {
 // ExpSub writes exp(x[i]−m) to dst, which may be x, and returns the sum of
 // what it wrote. The relative error of an element is below 1e-6; results
 // below 1.2e-38 may be written as 0.
-func ExpSub(dst, x []float32, m float32) (sum float32) {
+func ExpSub(dst, x []float32, m float32) (sum float32) { return ExpScaledSub(dst, x, 1, m) }
+
+// ExpScaledSub is [ExpSub] of scale·x[i], rounded before m is subtracted.
+func ExpScaledSub(dst, x []float32, scale, m float32) (sum float32) {
 	dst = dst[:len(x)]
 	if useAVX512 {
-		return expSubAVX512(dst, x, m)
+		return expSubAVX512(dst, x, scale, m)
 	}
 	if useAVX2 {
-		return expSubAVX2(dst, x, m)
+		return expSubAVX2(dst, x, scale, m)
 	}
-	return expSubPortable(dst, x, m)
+	return expSubPortable(dst, x, scale, m)
+}
+
+// SoftmaxBackward turns the gradient dx with respect to y = softmax(scale·x)
+// into that with respect to x: y·(dx − along)·scale, where along is Σ y·dx.
+func SoftmaxBackward(dx, y []float32, along, scale float32) {
+	dx = dx[:len(y)]
+	if useAVX2 {
+		softmaxBackwardAVX2(dx, y, along, scale)
+		return
+	}
+	for i, w := range y {
+		dx[i] = w * (dx[i] - along) * scale
+	}
+}
+
+// Turn writes src to dst with elements i and i + len(cos) turned as a point in
+// the plane by the angle with cosine cos[i] and sine direction·sin[i]. dst must
+// not be src.
+func Turn(dst, src, cos, sin []float32, direction float32) {
+	half := len(cos)
+	dst, src, sin = dst[:2*half], src[:2*half], sin[:half]
+	if useAVX2 {
+		turnAVX2(dst, src, cos, sin, direction)
+		return
+	}
+	x, y := src[:half], src[half:]
+	u, v := dst[:half], dst[half:]
+	for i, c := range cos {
+		s := direction * sin[i]
+		u[i] = float32(x[i]*c) - float32(y[i]*s) // conversions forbid fused multiply-adds
+		v[i] = float32(y[i]*c) + float32(x[i]*s)
+	}
 }
 
 // SiLU writes gate·σ(gate)·up to dst, which may be either: the gated unit of
@@ -174,3 +209,38 @@ func GELUBackward(dx, x, dy []float32) {
 }
 
 func normalCDF(z float64) float64 { return 0.5 * math.Erfc(-z/math.Sqrt2) }
+
+// An AdamRule is the constants of one step of AdamW (Loshchilov and Hutter
+// 2019): with m = Beta1·m + (1−Beta1)·g and v = Beta2·v + (1−Beta2)·g²,
+// x = Keep·x − Step·m/(Unbias·√v + Eps).
+type AdamRule struct{ Beta1, Beta2, Step, Unbias, Keep, Eps float32 }
+
+// Apply moves x by its gradient g and updates the moments m and v.
+func (r AdamRule) Apply(x, g, m, v []float32) {
+	n := len(x)
+	g, m, v = g[:n], m[:n], v[:n]
+	if useAVX2 {
+		adamAVX2(x, g, m, v, &r)
+		return
+	}
+	for i, d := range g {
+		// Conversions forbid fused multiply-adds.
+		m[i] = float32(r.Beta1*m[i]) + float32((1-r.Beta1)*d)
+		v[i] = float32(r.Beta2*v[i]) + float32((1-r.Beta2)*d*d)
+		root := float32(math.Sqrt(float64(v[i])))
+		x[i] = float32(x[i]*r.Keep) - r.Step*m[i]/(float32(root*r.Unbias)+r.Eps)
+	}
+}
+
+// Finite reports whether no element of x is NaN or infinite.
+func Finite(x []float32) bool {
+	if useAVX2 {
+		return finiteAVX2(x)
+	}
+	for _, v := range x {
+		if v*0 != 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -77,19 +77,20 @@ CONST(bias, $0x0000007f)
 	VADDPS Z27, s, s \
 	VDIVPS s, Z27, s
 
-// func expSubAVX512(dst, x []float32, m float32) float32
+// func expSubAVX512(dst, x []float32, scale, m float32) float32
 TEXT ·expSubAVX512(SB), NOSPLIT, $0-60
 	MOVQ         dst_base+0(FP), DI
 	MOVQ         x_base+24(FP), SI
 	MOVQ         x_len+32(FP), CX
-	VBROADCASTSS m+48(FP), Z14
+	VBROADCASTSS scale+48(FP), Z12
+	VBROADCASTSS m+52(FP), Z14
 	VXORPS       Y13, Y13, Y13
 	LOADEXP
 
 exploop:
 	CMPQ          CX, $16
 	JLT           exptail
-	VMOVUPS       (SI), Z0
+	VMULPS        (SI), Z12, Z0
 	VSUBPS        Z14, Z0, Z0
 	EXP(Z0, Z1, Z2)
 	VMOVUPS       Z0, (DI)
@@ -106,6 +107,7 @@ exptail:
 	JZ            expdone
 	MASK
 	VMOVUPS.Z     (SI), K1, Z0
+	VMULPS        Z12, Z0, Z0
 	VSUBPS        Z14, Z0, Z0
 	EXP(Z0, Z1, Z2)
 	VMOVUPS       Z0, K1, (DI)

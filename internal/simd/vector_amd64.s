@@ -79,18 +79,19 @@ GLOBL masks<>(SB), RODATA|NOPTR, $64
 	VMOVUPS one<>(SB), n      \
 	VDIVPS  s, n, s
 
-// func expSubAVX2(dst, x []float32, m float32) float32
+// func expSubAVX2(dst, x []float32, scale, m float32) float32
 TEXT ·expSubAVX2(SB), NOSPLIT, $0-60
 	MOVQ         dst_base+0(FP), DI
 	MOVQ         x_base+24(FP), SI
 	MOVQ         x_len+32(FP), CX
-	VBROADCASTSS m+48(FP), Y14
+	VBROADCASTSS scale+48(FP), Y12
+	VBROADCASTSS m+52(FP), Y14
 	VXORPS       Y13, Y13, Y13
 
 exploop:
 	CMPQ    CX, $8
 	JLT     exptail
-	VMOVUPS (SI), Y0
+	VMULPS  (SI), Y12, Y0
 	VSUBPS  Y14, Y0, Y0
 	EXP(Y0, Y1, Y2)
 	VMOVUPS Y0, (DI)
@@ -105,6 +106,7 @@ exptail:
 	JZ         expdone
 	MASK
 	VMASKMOVPS (SI), Y15, Y0
+	VMULPS     Y0, Y12, Y0
 	VSUBPS     Y14, Y0, Y0
 	EXP(Y0, Y1, Y2)
 	VMASKMOVPS Y0, Y15, (DI)
@@ -535,5 +537,200 @@ maxdone:
 	VPERMILPS    $0xb1, X0, X1
 	VMAXPS       X1, X0, X0
 	VMOVSS       X0, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func turnAVX2(dst, src, cos, sin []float32, direction float32)
+// u = x·c − y·s, v = y·c + x·s for the halves of src and dst.
+TEXT ·turnAVX2(SB), NOSPLIT, $0-100
+	MOVQ         dst_base+0(FP), DI
+	MOVQ         src_base+24(FP), SI
+	MOVQ         cos_base+48(FP), R8
+	MOVQ         cos_len+56(FP), CX
+	MOVQ         sin_base+72(FP), R9
+	VBROADCASTSS direction+96(FP), Y14
+	LEAQ         (SI)(CX*4), DX
+	LEAQ         (DI)(CX*4), R10
+
+#define TURN \
+	VMULPS Y3, Y14, Y3 \
+	VMULPS Y2, Y0, Y4  \
+	VMULPS Y3, Y1, Y5  \
+	VSUBPS Y5, Y4, Y4  \
+	VMULPS Y2, Y1, Y5  \
+	VMULPS Y3, Y0, Y6  \
+	VADDPS Y6, Y5, Y5
+
+turnloop:
+	CMPQ    CX, $8
+	JLT     turntail
+	VMOVUPS (SI), Y0
+	VMOVUPS (DX), Y1
+	VMOVUPS (R8), Y2
+	VMOVUPS (R9), Y3
+	TURN
+	VMOVUPS Y4, (DI)
+	VMOVUPS Y5, (R10)
+	ADDQ    $32, SI
+	ADDQ    $32, DX
+	ADDQ    $32, R8
+	ADDQ    $32, R9
+	ADDQ    $32, DI
+	ADDQ    $32, R10
+	SUBQ    $8, CX
+	JMP     turnloop
+
+turntail:
+	TESTQ      CX, CX
+	JZ         turndone
+	MASK
+	VMASKMOVPS (SI), Y15, Y0
+	VMASKMOVPS (DX), Y15, Y1
+	VMASKMOVPS (R8), Y15, Y2
+	VMASKMOVPS (R9), Y15, Y3
+	TURN
+	VMASKMOVPS Y4, Y15, (DI)
+	VMASKMOVPS Y5, Y15, (R10)
+
+turndone:
+	VZEROUPPER
+	RET
+
+// func softmaxBackwardAVX2(dx, y []float32, along, scale float32)
+TEXT ·softmaxBackwardAVX2(SB), NOSPLIT, $0-56
+	MOVQ         dx_base+0(FP), DI
+	MOVQ         y_base+24(FP), SI
+	MOVQ         y_len+32(FP), CX
+	VBROADCASTSS along+48(FP), Y14
+	VBROADCASTSS scale+52(FP), Y13
+
+softloop:
+	CMPQ    CX, $8
+	JLT     softtail
+	VMOVUPS (DI), Y0
+	VSUBPS  Y14, Y0, Y0
+	VMULPS  (SI), Y0, Y0
+	VMULPS  Y13, Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    $32, SI
+	ADDQ    $32, DI
+	SUBQ    $8, CX
+	JMP     softloop
+
+softtail:
+	TESTQ      CX, CX
+	JZ         softdone
+	MASK
+	VMASKMOVPS (SI), Y15, Y1
+	VMASKMOVPS (DI), Y15, Y0
+	VSUBPS     Y14, Y0, Y0
+	VMULPS     Y1, Y0, Y0
+	VMULPS     Y13, Y0, Y0
+	VMASKMOVPS Y0, Y15, (DI)
+
+softdone:
+	VZEROUPPER
+	RET
+
+// func adamAVX2(x, g, m, v []float32, r *AdamRule)
+TEXT ·adamAVX2(SB), NOSPLIT, $0-104
+	MOVQ         x_base+0(FP), DI
+	MOVQ         x_len+8(FP), CX
+	MOVQ         g_base+24(FP), SI
+	MOVQ         m_base+48(FP), R8
+	MOVQ         v_base+72(FP), R9
+	MOVQ         r+96(FP), DX
+	VBROADCASTSS 0(DX), Y8   // Beta1
+	VBROADCASTSS 4(DX), Y9   // Beta2
+	VBROADCASTSS 8(DX), Y12  // Step
+	VBROADCASTSS 12(DX), Y13 // Unbias
+	VBROADCASTSS 16(DX), Y14 // Keep
+	VBROADCASTSS 20(DX), Y7  // Eps
+	VMOVUPS      one<>(SB), Y10
+	VSUBPS       Y9, Y10, Y11 // 1 − Beta2
+	VSUBPS       Y8, Y10, Y10 // 1 − Beta1
+
+// Y0 x, Y1 g, Y2 m, Y3 v in and out but for g.
+#define ADAM \
+	VMULPS  Y2, Y8, Y2   \
+	VMULPS  Y1, Y10, Y4  \
+	VADDPS  Y4, Y2, Y2   \
+	VMULPS  Y3, Y9, Y3   \
+	VMULPS  Y1, Y11, Y4  \
+	VMULPS  Y1, Y4, Y4   \
+	VADDPS  Y4, Y3, Y3   \
+	VSQRTPS Y3, Y4       \
+	VMULPS  Y13, Y4, Y4  \
+	VADDPS  Y7, Y4, Y4   \
+	VMULPS  Y2, Y12, Y5  \
+	VDIVPS  Y4, Y5, Y5   \
+	VMULPS  Y14, Y0, Y0  \
+	VSUBPS  Y5, Y0, Y0
+
+adamloop:
+	CMPQ    CX, $8
+	JLT     adamtail
+	VMOVUPS (DI), Y0
+	VMOVUPS (SI), Y1
+	VMOVUPS (R8), Y2
+	VMOVUPS (R9), Y3
+	ADAM
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y2, (R8)
+	VMOVUPS Y3, (R9)
+	ADDQ    $32, DI
+	ADDQ    $32, SI
+	ADDQ    $32, R8
+	ADDQ    $32, R9
+	SUBQ    $8, CX
+	JMP     adamloop
+
+adamtail:
+	TESTQ      CX, CX
+	JZ         adamdone
+	MASK
+	VMASKMOVPS (DI), Y15, Y0
+	VMASKMOVPS (SI), Y15, Y1
+	VMASKMOVPS (R8), Y15, Y2
+	VMASKMOVPS (R9), Y15, Y3
+	ADAM
+	VMASKMOVPS Y0, Y15, (DI)
+	VMASKMOVPS Y2, Y15, (R8)
+	VMASKMOVPS Y3, Y15, (R9)
+
+adamdone:
+	VZEROUPPER
+	RET
+
+// func finiteAVX2(x []float32) bool
+// x·0 is not 0 where x is not finite; Y0 collects such lanes.
+TEXT ·finiteAVX2(SB), NOSPLIT, $0-25
+	MOVQ   x_base+0(FP), SI
+	MOVQ   x_len+8(FP), CX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y14, Y14, Y14
+
+finiteloop:
+	CMPQ   CX, $8
+	JLT    finitetail
+	VMULPS (SI), Y14, Y1
+	VORPS  Y1, Y0, Y0
+	ADDQ   $32, SI
+	SUBQ   $8, CX
+	JMP    finiteloop
+
+finitetail:
+	TESTQ      CX, CX
+	JZ         finitedone
+	MASK
+	VMASKMOVPS (SI), Y15, Y1
+	VMULPS     Y1, Y14, Y1
+	VORPS      Y1, Y0, Y0
+
+finitedone:
+	VCMPPS    $4, Y14, Y0, Y0 // not equal, or NaN
+	VMOVMSKPS Y0, AX
+	TESTL     AX, AX
+	SETEQ     ret+24(FP)
 	VZEROUPPER
 	RET

@@ -99,36 +99,40 @@ func checkObjective(o batch.Objective) error {
 // update moves elements [lo, hi) of one parameter. Vectors, that is norms and
 // biases, do not decay.
 func (a *adamW) update(p parameter, lo, hi int) {
-	x, g := p.Data[lo:hi], p.grad.Data().([]float32)[lo:hi]
-	m, v := a.moment[0][p.lo+lo:p.lo+hi], a.moment[1][p.lo+lo:p.lo+hi]
-	b1, b2 := float32(a.Beta1), float32(a.Beta2)
-	size := float32(a.rate / (1 - math.Pow(a.Beta1, float64(a.steps))))
-	unbias := float32(1 / math.Sqrt(1-math.Pow(a.Beta2, float64(a.steps))))
-	keep := float32(1)
+	rule := simd.AdamRule{
+		Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Keep: 1, Eps: float32(a.Eps),
+		Step:   float32(a.rate / (1 - math.Pow(a.Beta1, float64(a.steps)))),
+		Unbias: float32(1 / math.Sqrt(1-math.Pow(a.Beta2, float64(a.steps)))),
+	}
 	if len(p.Shape) > 1 {
-		keep = float32(1 - a.rate*a.Decay)
+		rule.Keep = float32(1 - a.rate*a.Decay)
 	}
-	eps := float32(a.Eps)
-	for i, d := range g {
-		m[i] = b1*m[i] + (1-b1)*d
-		v[i] = b2*v[i] + (1-b2)*d*d
-		root := float32(math.Sqrt(float64(v[i])))
-		x[i] = x[i]*keep - size*m[i]/(root*unbias+eps)
-	}
+	g, m, v := p.grad.Data().([]float32), a.moment[0][p.lo:], a.moment[1][p.lo:]
+	rule.Apply(p.Data[lo:hi], g[lo:hi], m[lo:hi], v[lo:hi])
 }
 
-// norm returns the Euclidean norm of x, summed in float64 over fixed blocks.
-func norm(x []float32) float64 {
+// norm returns the Euclidean norm of x, summed in float64 over fixed blocks,
+// which are spread over threads.
+func norm(threads int, x []float32) float64 {
 	const size = 4096
-	total := 0.0
-	for len(x) > 0 {
-		n := min(size, len(x))
-		part := 0.0
-		for _, v := range x[:n] {
-			part += float64(v) * float64(v)
+	parts := make([]float64, (len(x)+size-1)/size)
+	simd.For(threads, len(parts), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			parts[i] = squares(x[i*size : min((i+1)*size, len(x))])
 		}
+	})
+	total := 0.0
+	for _, part := range parts {
 		total += part
-		x = x[n:]
 	}
 	return math.Sqrt(total)
+}
+
+// squares sums the squares of x in order.
+func squares(x []float32) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += float64(v) * float64(v)
+	}
+	return sum
 }

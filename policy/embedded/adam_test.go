@@ -53,7 +53,7 @@ func TestClipping(t *testing.T) {
 		if reported := step(t, l, b, o).GradNorm; reported != free {
 			t.Errorf("reported norm %v, before clipping it is %v", reported, free)
 		}
-		if got := norm(l.gradient); math.Abs(got-min(bound, free)) > 1e-5*free {
+		if got := norm(1, l.gradient); math.Abs(got-min(bound, free)) > 1e-5*free {
 			t.Errorf("norm %v after clipping to %v, want %v", got, bound, min(bound, free))
 		}
 	}

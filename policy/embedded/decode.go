@@ -259,7 +259,7 @@ func (d *decoder) place(w *workspace, l *decoderLayer, r int, caches []headKV, a
 		}
 		head := row[i*h.dim : (i+1)*h.dim]
 		rmsForward(w.one, head, weight, d.cfg.Text.RMSNormEps)
-		rotate(head, w.one, cos, sin, 1)
+		simd.Turn(head, w.one, cos, sin, 1)
 	}
 	simd.Scale(attentionScale(h.dim), row[:h.q*h.dim])
 	for i, c := range caches[:h.kv] {
@@ -298,7 +298,7 @@ func (d *decoder) attendRows(w *workspace, c headKV, q []float32, ldq int, out [
 	simd.GemmColumns(m, width, q, ldq, c.keys, w.scores, width, false)
 	for i := range m {
 		row := w.scores[i*width : (i+1)*width]
-		softmax(row[:seen+i*step])
+		softmax(row[:seen+i*step], 1)
 		clear(row[seen+i*step:])
 	}
 	simd.Gemm(false, false, m, d.heads.dim, keys, w.scores, width, c.values, d.heads.dim, out, ldo, false)

@@ -131,7 +131,7 @@ func (t *tower) attend(qkv, out []float32, n int, cos, sin []float32) {
 	for r := range n {
 		for at := 3 * r * h; at < 3*r*h+2*h; at += dim {
 			copy(turned, qkv[at:at+dim])
-			rotate(qkv[at:at+dim], turned, cos[r*dim/2:(r+1)*dim/2], sin[r*dim/2:(r+1)*dim/2], 1)
+			simd.Turn(qkv[at:at+dim], turned, cos[r*dim/2:(r+1)*dim/2], sin[r*dim/2:(r+1)*dim/2], 1)
 		}
 	}
 	scores := make([]float32, min(n, queryBlock)*n)
@@ -139,9 +139,8 @@ func (t *tower) attend(qkv, out []float32, n int, cos, sin []float32) {
 		for lo := 0; lo < n; lo += queryBlock {
 			m := min(queryBlock, n-lo)
 			simd.Gemm(false, true, m, n, dim, qkv[3*lo*h+at:], 3*h, qkv[h+at:], 3*h, scores, n, false)
-			simd.Scale(attentionScale(dim), scores[:m*n])
 			for i := range m {
-				softmax(scores[i*n : (i+1)*n])
+				softmax(scores[i*n:(i+1)*n], attentionScale(dim))
 			}
 			simd.Gemm(false, false, m, dim, n, scores, n, qkv[2*h+at:], 3*h, out[lo*h+at:], h, false)
 		}

@@ -99,7 +99,7 @@ func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (b
 	}
 	clear(l.gradient)
 	total, err := l.accumulate(ctx, b, o, true, func(g *graph, rows []batch.Row) error {
-		if !finite(norm(l.gradient)) {
+		if !simd.Finite(l.gradient) {
 			return fmt.Errorf("gradient is not finite after %s; the step was not taken", rowIDs(rows))
 		}
 		return nil
@@ -108,7 +108,7 @@ func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (b
 		return stats, err
 	}
 	stats = total.stats(b, o)
-	stats.GradNorm = norm(l.gradient)
+	stats.GradNorm = norm(l.opts.Threads, l.gradient)
 	if o.MaxNorm > 0 && stats.GradNorm > o.MaxNorm {
 		simd.Scale(float32(o.MaxNorm/stats.GradNorm), l.gradient)
 	}

@@ -202,7 +202,7 @@ func checkSlope(t *testing.T, l *Learner, b batch.Batch, o batch.Objective, grad
 	const h = 2e-4
 	slope := (8*(loss(h)-loss(-h)) - (loss(2*h) - loss(-2*h))) / (12 * h)
 	copy(l.weights.slab, at)
-	if math.Abs(slope-want) > 0.02*max(math.Abs(want), norm(gradient)) {
+	if math.Abs(slope-want) > 0.02*max(math.Abs(want), norm(1, gradient)) {
 		t.Errorf("%s, direction %d: slope %v, gradient says %v", o.Kind, seed, slope, want)
 	}
 }

@@ -142,7 +142,7 @@ func TestSharedPrefix(t *testing.T) {
 	for i, g := range gradients[1] {
 		difference[i] -= g
 	}
-	if d := norm(difference) / norm(gradients[1]); d > 1e-5 {
+	if d := norm(1, difference) / norm(1, gradients[1]); d > 1e-5 {
 		t.Errorf("gradients differ by %.2g of their norm", d)
 	}
 }
