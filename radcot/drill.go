@@ -23,7 +23,7 @@ type Drill string
 const (
 	Repeat Drill = "repeat" // say random ids once more
 	Lookup Drill = "lookup" // letters of options, measurements, tool responses; one in five a repeat
-	See    Drill = "see"    // what the coarse view of a film and a crop show; see [Caption], [CropCaption]
+	See    Drill = "see"    // what the coarse view of a film and crops show; see [Film]
 )
 
 // DrillDeps is what drills are made from.
@@ -60,40 +60,66 @@ func Drills(kind Drill, seed uint64, n int, d DrillDeps) ([]batch.Row, error) {
 	return rows, nil
 }
 
-// Caption is a row that says what the coarse view of a film shows, in the form
-// of turn 1. use is the film as the image processor sees it.
-func Caption(id string, img dataset.Image, coarse []string, use rollout.ImageUse, merge int, d DrillDeps) (batch.Row, error) {
-	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen?", Images: []dataset.Image{img}}
-	ids, err := chat.Expand(d.Codec.Triage(prompt, nil), []int{use.PadTokens(merge)}, d.Codec.ImagePad())
-	if err != nil {
-		return batch.Row{}, fmt.Errorf("%s: %w", id, err)
-	}
-	said := append(d.Codec.Encode("<assess>"+strings.Join(coarse, ", ")+"</assess>"), d.Codec.EndOfTurn())
-	return batch.FromSegments(id, []batch.Segment{{IDs: ids}, {IDs: said, Loss: true}}, []rollout.ImageUse{use}), nil
+// A View is an image and what it shows in words.
+type View struct {
+	Region   string // of a crop
+	Shown    string
+	Returned string // the text that the crop came with
+	Use      rollout.ImageUse
 }
 
-// CropCaption is a row that crops a region of a film and says what the crop
-// shows, in the form of both turns: a policy learns from it to read crops, and
-// from no question. Returned is the text beside the crop; the uses are those of the film and of the crop.
-func CropCaption(id string, img dataset.Image, coarse []string, region, shown, returned string, uses [2]rollout.ImageUse, merge int, d DrillDeps) (batch.Row, error) {
-	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen in the " + region + "?", Images: []dataset.Image{img}}
-	a := ask{cropTool, region}
-	call := rollout.Call{Tool: a.tool, Arguments: a.arguments(), Status: rollout.CallOK, Observation: returned, Image: uses[1].SHA256}
-	turn1, err := chat.Expand(d.Codec.Triage(prompt, d.Tools), []int{uses[0].PadTokens(merge)}, d.Codec.ImagePad())
-	if err != nil {
-		return batch.Row{}, fmt.Errorf("%s: turn 1: %w", id, err)
+// A Film is what see drills tell of one study: the coarse view, and crops of it.
+type Film struct {
+	Image  dataset.Image
+	Use    rollout.ImageUse
+	Coarse []string
+	Crops  []View
+}
+
+// Look is a row that says what the coarse view of a film shows, then what crops
+// of it show, without the system prompt: a policy sees most films an hour so.
+func (f Film) Look(id string, merge int, d DrillDeps) (batch.Row, error) {
+	return f.row(id, d.Codec.Encode("<|im_start|>user\n"+chat.ImageMark+"<|im_end|>\n<|im_start|>assistant\n"), "", merge, d)
+}
+
+// Study is the same in the form of both turns, with the calls that crop. It is
+// no question's: a policy learns from it where its turns begin and end.
+func (f Film) Study(id string, merge int, d DrillDeps) (batch.Row, error) {
+	prompt := dataset.Prompt{Kind: dataset.Closed, Question: "What is seen?", Images: []dataset.Image{f.Image}}
+	var calls string
+	for _, c := range f.Crops {
+		calls += "\n" + rollout.FormatCall(cropTool, ask{cropTool, c.Region}.arguments())
 	}
-	turn2, err := chat.Expand(d.Codec.Integration([]rollout.Call{call}, rollout.Bundle{Image: -1}), []int{uses[1].PadTokens(merge)}, d.Codec.ImagePad())
-	if err != nil {
-		return batch.Row{}, fmt.Errorf("%s: turn 2: %w", id, err)
-	}
+	return f.row(id, d.Codec.Triage(prompt, d.Tools), calls, merge, d)
+}
+
+func (f Film) row(id string, prompt []int32, calls string, merge int, d DrillDeps) (batch.Row, error) {
 	said := func(text string) batch.Segment {
 		return batch.Segment{IDs: append(d.Codec.Encode(text), d.Codec.EndOfTurn()), Loss: true}
 	}
-	return batch.FromSegments(id, []batch.Segment{
-		{IDs: turn1}, said("<assess>" + strings.Join(coarse, ", ") + "</assess>\n" + rollout.FormatCall(a.tool, a.arguments())),
-		{IDs: turn2}, said("<think>" + CropStatement(region, shown) + "</think>"),
-	}, uses[:]), nil
+	turn1, err := chat.Expand(prompt, []int{f.Use.PadTokens(merge)}, d.Codec.ImagePad())
+	if err != nil {
+		return batch.Row{}, fmt.Errorf("%s: turn 1: %w", id, err)
+	}
+	segments := []batch.Segment{{IDs: turn1}, said("<assess>" + strings.Join(f.Coarse, ", ") + "</assess>" + calls)}
+	uses := []rollout.ImageUse{f.Use}
+	var returned []rollout.Call
+	var pads []int
+	var shown []string
+	for _, c := range f.Crops {
+		uses = append(uses, c.Use)
+		returned = append(returned, rollout.Call{Tool: cropTool, Status: rollout.CallOK, Observation: c.Returned, Image: c.Use.SHA256})
+		pads = append(pads, c.Use.PadTokens(merge))
+		shown = append(shown, CropStatement(c.Region, c.Shown))
+	}
+	if len(f.Crops) > 0 {
+		turn2, err := chat.Expand(d.Codec.Integration(returned, rollout.Bundle{Image: -1}), pads, d.Codec.ImagePad())
+		if err != nil {
+			return batch.Row{}, fmt.Errorf("%s: turn 2: %w", id, err)
+		}
+		segments = append(segments, batch.Segment{IDs: turn2}, said("<think>"+strings.Join(shown, " ")+"</think>"))
+	}
+	return batch.FromSegments(id, segments, uses), nil
 }
 
 // CropRegions are the regions of which crop captions tell something.
@@ -127,13 +153,17 @@ func (d driller) lookup(id string) batch.Row {
 	var calls []rollout.Call
 	bundle := rollout.Bundle{Image: -1}
 	var text string
-	switch d.rng.IntN(4) {
+	switch d.rng.IntN(6) {
 	case 0, 1:
 		prompt, text = d.letters()
 	case 2:
 		bundle, text = d.measurements()
 	case 3:
 		calls, text = d.responses()
+	case 4:
+		prompt.Question, text = d.sides()
+	case 5:
+		prompt.Question, text = d.limits()
 	}
 	end := d.Codec.EndOfTurn()
 	return batch.FromSegments(id, []batch.Segment{
@@ -182,15 +212,51 @@ func (d driller) measurements() (rollout.Bundle, string) {
 	return b, strings.Join(lines, "\n")
 }
 
+// sides says yes or no to a side that is found and one that is asked about.
+func (d driller) sides() (question, text string) {
+	sides := [2]string{"right", "left"}
+	var given, said []string
+	for range drillRounds {
+		found, asked := sides[d.rng.IntN(2)], sides[d.rng.IntN(2)]
+		given = append(given, found+" "+asked)
+		said = append(said, "So "+SideStatement(found, asked)+yesNo(found == asked)+".")
+	}
+	return "Sides: " + strings.Join(given, ", "), "<think>" + strings.Join(said, " ") + "</think>"
+}
+
+// limits holds values against limits, half of them close.
+func (d driller) limits() (question, text string) {
+	var given, said []string
+	for range drillRounds {
+		limit := 400 + 20*d.rng.IntN(11)
+		v := limit - 100 + d.rng.IntN(201)
+		if d.rng.IntN(2) == 0 {
+			v = limit - 20 + d.rng.IntN(41)
+		}
+		value, bound := rollout.FormatValue(float64(v)/1000), fmt.Sprintf("%.2f", float64(limit)/1000)
+		given = append(given, value+" limit "+bound)
+		said = append(said, LimitStatement(value, bound, v > limit)+" So "+yesNo(v > limit)+".")
+	}
+	return "Limits: " + strings.Join(given, ", "), "<think>" + strings.Join(said, " ") + "</think>"
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
 // responses repeats what tools returned, in the order of the calls.
 func (d driller) responses() ([]rollout.Call, string) {
 	var calls []rollout.Call
 	var lines []string
 	for _, i := range d.rng.Perm(len(drillRegions))[:drillRounds/2] {
-		obs := fmt.Sprintf("opacity %d other side %d pattern %s spots %d", 20+d.rng.IntN(60), 20+d.rng.IntN(60),
+		own := 20 + d.rng.IntN(40)
+		obs := fmt.Sprintf("opacity %d other side %d pattern %s spots %d", own, max(0, own-6+d.rng.IntN(13)),
 			[]string{"none", "weak", "strong"}[d.rng.IntN(3)], d.rng.IntN(8))
 		calls = append(calls, rollout.Call{Tool: "region_parse", Status: rollout.CallOK, Observation: obs})
-		lines = append(lines, drillRegions[i]+": "+obs+".")
+		lines = append(lines, ParseStatement(drillRegions[i], obs))
 	}
 	text, _ := phantom.Protocol(fmt.Sprintf("P-%04d", d.rng.IntN(10000))) // all of these codes are known
 	calls = append(calls, rollout.Call{Tool: "evidence_lookup", Status: rollout.CallOK, Observation: text})

@@ -2,7 +2,9 @@ package radcot
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -87,6 +89,53 @@ func TestLookupsAreRight(t *testing.T) {
 	}
 }
 
+// What a look-up concludes follows from what stands in it.
+func TestLookupsConclude(t *testing.T) {
+	d := drillDeps(t)
+	sides := regexp.MustCompile(`So (\w+) against (\w+): (\w+)\.`)
+	limits := regexp.MustCompile(`([\d.]+) (not )?over ([\d.]+)\. So (\w+)\.`)
+	opacities := regexp.MustCompile(`: opacity (\d+) other side (\d+) [^,]*, (\w+)\.`)
+	seen := map[string]int{}
+	for _, r := range drills(t, Lookup, 5, 300) {
+		whole := d.Codec.(*chat.Codec).Decode(r.IDs)
+		for _, m := range sides.FindAllStringSubmatch(whole, -1) {
+			if seen["side "+m[3]]++; (m[1] == m[2]) != (m[3] == "yes") {
+				t.Errorf("%s", m[0])
+			}
+		}
+		for _, m := range limits.FindAllStringSubmatch(whole, -1) {
+			if seen["limit "+m[4]]++; (number(t, m[1]) > number(t, m[3])) != (m[4] == "yes") || (m[2] == "") != (m[4] == "yes") {
+				t.Errorf("%s", m[0])
+			}
+		}
+		for _, m := range opacities.FindAllStringSubmatch(whole, -1) {
+			diff, word := number(t, m[1])-number(t, m[2]), "even"
+			if diff >= 2 {
+				word = "higher"
+			} else if diff <= -2 {
+				word = "lower"
+			}
+			if seen[word]++; m[3] != word {
+				t.Errorf("%s: want %s", m[0], word)
+			}
+		}
+	}
+	for _, k := range []string{"side yes", "side no", "limit yes", "limit no", "higher", "lower", "even"} {
+		if seen[k] < 20 {
+			t.Errorf("%s occurs %d times", k, seen[k])
+		}
+	}
+}
+
+func number(t *testing.T, s string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
 func TestDrillsRefuseTooFewOptions(t *testing.T) {
 	d := drillDeps(t)
 	d.Options = d.Options[:3]
@@ -95,32 +144,49 @@ func TestDrillsRefuseTooFewOptions(t *testing.T) {
 	}
 }
 
-// A crop's caption trains both turns: the call, and what the crop shows.
-func TestCropCaption(t *testing.T) {
+// A film trains what it shows; in the whole form, the calls as well.
+func TestFilms(t *testing.T) {
 	d := drillDeps(t)
-	film, crop := rollout.ImageUse{SHA256: strings.Repeat("a", 64), Grid: [3]int{1, 4, 4}}, rollout.ImageUse{SHA256: strings.Repeat("b", 64), Grid: [3]int{1, 8, 4}}
-	row, err := CropCaption("x", dataset.Image{SHA256: film.SHA256}, []string{"pa view"}, "right apex", "pleural line", "right apex 3.0x",
-		[2]rollout.ImageUse{film, crop}, 2, d)
+	use := func(name string, wide int) rollout.ImageUse {
+		return rollout.ImageUse{SHA256: strings.Repeat(name, 64), Grid: [3]int{1, wide, 4}}
+	}
+	film := Film{Use: use("a", 4), Coarse: []string{"pa view", "rotated"}, Crops: []View{
+		{"right apex", "pleural line", "right apex 3.0x", use("b", 8)}, {"trachea", "no tube", "trachea 2.0x", use("c", 4)}}}
+	film.Image = dataset.Image{SHA256: film.Use.SHA256}
+	look, err := film.Look("x", 2, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said []int32
-	pads := 0
+	whole, err := film.Study("y", 2, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []batch.Row{look, whole} {
+		said, pads := inLoss(row, d)
+		for _, want := range []string{"<assess>pa view, rotated</assess>", "<think>right apex: pleural line. trachea: no tube.</think>"} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s: %q is not in the loss: %s", row.ID, want, said)
+			}
+		}
+		if called := strings.Contains(said, `"region": "right apex"`); called != (row.ID == "y") {
+			t.Errorf("%s: calls in the loss: %v", row.ID, called)
+		}
+		if want := 4 + 8 + 4; pads != want || len(row.Images) != 3 {
+			t.Errorf("%s: %d image pads and %d images, want %d and 3", row.ID, pads, len(row.Images), want)
+		}
+	}
+}
+
+// inLoss returns the text in a row's loss, and how many image pads the row has.
+func inLoss(row batch.Row, d DrillDeps) (said string, pads int) {
+	var ids []int32
 	for i, id := range row.IDs {
 		if row.LossMask[i] == 1 {
-			said = append(said, id)
+			ids = append(ids, id)
 		}
 		if id == d.Codec.ImagePad() {
 			pads++
 		}
 	}
-	text := d.Codec.(*chat.Codec).Decode(said)
-	for _, want := range []string{"<assess>pa view</assess>", `"region": "right apex"`, "<think>right apex: pleural line.</think>"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in the loss: %s", want, text)
-		}
-	}
-	if want := film.PadTokens(2) + crop.PadTokens(2); pads != want || len(row.Images) != 2 {
-		t.Errorf("%d image pads and %d images, want %d and 2", pads, len(row.Images), want)
-	}
+	return d.Codec.(*chat.Codec).Decode(ids), pads
 }

@@ -36,6 +36,7 @@ func (a ask) arguments() json.RawMessage {
 type route struct {
 	words []string // the question holds one of them
 	seen  []string // coarse statements that make the calls needless
+	cites []string // coarse statements that bear on the question; nil: seen
 	tool  string   // "": the measurements or the view suffice
 	part  string   // of the chest: "" for the zone or lung that is asked about
 	small bool     // what is sought shows in a zone's crop, not in a lung's
@@ -55,14 +56,18 @@ var routes = []route{
 	{words: []string{"over the limit"}, seen: []string{"heart large", "heart small"}, tool: lookupTool, lax: true},
 	{words: []string{"protocol"}, tool: lookupTool},
 	{words: []string{"tube", "tip of"}, seen: []string{"tube ends"}, tool: cropTool, part: "trachea"},
-	{words: []string{"projection", "view", "heart", "cardiomegaly", "volume", "shift", "mediastin", "cardiothoracic"}},
+	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free", "heart large", "lung small"},
+		tool: parseTool, part: "each lung", more: append(slices.Clone(apices), ask{cropTool, "right costophrenic angle"})},
+	{words: []string{"projection", "view"}, seen: []string{" view"}},
+	{words: []string{"heart", "cardiomegaly", "cardiothoracic"}, seen: []string{"heart large", "heart small"}},
+	{words: []string{"volume"}, seen: []string{"lung small"}},
+	{words: []string{"shift", "mediastin"}, seen: []string{"shifted"}},
 	{words: []string{"texture", "edema", "oedema"}, tool: parseTool},
 	{words: []string{"how many"}, seen: []string{"nodule"}, tool: parseTool},
+	{words: []string{"same side"}, seen: []string{"nodule"}, cites: []string{"nodule", "base opaque"}, tool: cropTool, small: true, lax: true},
 	{words: []string{"nodule", "mass"}, seen: []string{"nodule"}, tool: cropTool, small: true, lax: true},
 	{words: []string{"pneumothorax"}, seen: []string{"edge free"}, tool: cropTool, part: "apex"},
 	{words: []string{"effusion", "costophrenic"}, seen: []string{"base opaque"}, tool: cropTool, part: "costophrenic angle", lax: true},
-	{words: []string{"main finding"}, seen: []string{"nodule", "base opaque", "edge free", "heart large", "lung small"},
-		tool: parseTool, part: "each lung", more: append(slices.Clone(apices), ask{cropTool, "right costophrenic angle"})},
 	{words: []string{"less air", "more opaque"}, seen: []string{"opaque", "lung small"}, tool: parseTool, part: "each lung", lax: true},
 	{words: []string{"which lung is abnormal", "the abnormal one"}, seen: general, tool: parseTool, part: "each lung", more: apices},
 	{words: []string{"abnormal", "opaque", "opacity", "consolidat", "infiltrat", "pneumonia", "lung", "zone", "lobe"},
@@ -77,17 +82,22 @@ var lateral = []string{"lateral view"}
 // teacher is used to leaving them out. Both depend on the question's words and
 // the coarse view alone.
 func direct(question string, coarse []string) (asks []ask, lax bool) {
+	r, ok := routeOf(question)
+	if !ok || r.tool == "" || shows(coarse, r.seen) || r.tool != lookupTool && shows(coarse, lateral) {
+		return nil, false
+	}
+	return r.asks(strings.ToLower(question)), r.lax
+}
+
+// routeOf returns the first route for the question's words.
+func routeOf(question string) (route, bool) {
 	question = strings.ToLower(question)
 	for _, r := range routes {
-		if !slices.ContainsFunc(r.words, func(w string) bool { return strings.Contains(question, w) }) {
-			continue
+		if slices.ContainsFunc(r.words, func(w string) bool { return strings.Contains(question, w) }) {
+			return r, true
 		}
-		if r.tool == "" || shows(coarse, r.seen) || r.tool != lookupTool && shows(coarse, lateral) {
-			return nil, false
-		}
-		return r.asks(question), r.lax
 	}
-	return nil, false
+	return route{}, false
 }
 
 // shows reports whether a coarse statement holds one of the words.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"xragent/dataset"
@@ -109,13 +110,89 @@ func (l lesson) answerWords() string {
 // brief is the reasoning of a short question: what was observed, then what
 // follows. Where the evidence at hand does not suffice it says so.
 func (l lesson) brief(calls []rollout.Call, b rollout.Bundle) string {
-	parts := append(l.observations(calls), l.measured(b)...)
+	parts := slices.Concat(l.cited(), l.observations(calls), l.measured(b))
 	answer := withLetter(l.answerWords(), l.letter())
-	verdict := "Not shown clearly; most likely " + answer + "."
-	if l.suffices(calls, b) && !l.contradicted(calls, b) {
-		verdict = "So " + answer + "."
+	if !l.suffices(calls, b) || l.contradicted(calls, b) {
+		return strings.Join(append(parts, "Not shown clearly; most likely "+answer+"."), " ")
 	}
-	return strings.Join(append(parts, verdict), " ")
+	parts = append(parts, l.overLimit(calls, b)...)
+	return strings.Join(append(parts, "So "+l.turned()+answer+"."), " ")
+}
+
+// cited repeats what the coarse view shows that bears on the question.
+func (l lesson) cited() []string {
+	r, _ := routeOf(l.sample.Prompt.Question)
+	words := r.cites
+	if words == nil {
+		words = r.seen
+	}
+	var parts []string
+	for _, c := range l.coarse {
+		if shows([]string{c}, words) {
+			parts = append(parts, c+".")
+		}
+	}
+	return parts
+}
+
+// turned holds the side of a finding against the side that yes or no is about:
+// a small policy says yes or no to two words that stand together, and did not
+// learn to from afar. Of a real film no does not mean the other side.
+func (l lesson) turned() string {
+	asked := l.askedSide()
+	switch {
+	case asked == "":
+		return ""
+	case l.sample.Answer == "yes":
+		return SideStatement(asked, asked)
+	}
+	return SideStatement(otherSide[asked], asked)
+}
+
+// askedSide is the one side that a yes or no is about, "" where there is none.
+func (l lesson) askedSide() string {
+	question := strings.ToLower(l.sample.Prompt.Question)
+	if l.seen == nil || l.sample.Prompt.Kind != dataset.Binary || zoneOf.MatchString(question) {
+		return ""
+	}
+	if strings.Contains(question, "same side") { // as the effusion, which is large
+		for _, c := range l.coarse {
+			if side, ok := strings.CutSuffix(c, " base opaque"); ok {
+				return side
+			}
+		}
+	}
+	if sides := sideOf.FindAllString(question, -1); len(sides) == 1 {
+		return sides[0]
+	}
+	return ""
+}
+
+// SideStatement is how reasoning holds the side that was found against another.
+func SideStatement(found, against string) string { return found + " against " + against + ": " }
+
+// overLimit holds a ratio against the limit that was looked up for it.
+func (l lesson) overLimit(calls []rollout.Call, b rollout.Bundle) []string {
+	ctr, ok := b.Find(rollout.CTR)
+	if !ok || !slices.Contains(b.Shown, rollout.CTR) || !strings.Contains(l.sample.Prompt.Question, "over the limit") {
+		return nil
+	}
+	for _, c := range calls {
+		if m := looked.FindStringSubmatch(c.Observation); m != nil {
+			return []string{LimitStatement(rollout.FormatValue(ctr.Value), m[1], l.sample.Answer == "yes")}
+		}
+	}
+	return nil
+}
+
+var looked = regexp.MustCompile(`limit (\d\.\d+)`)
+
+// LimitStatement is how reasoning holds a value against a limit.
+func LimitStatement(value, limit string, over bool) string {
+	if over {
+		return value + " over " + limit + "."
+	}
+	return value + " not over " + limit + "."
 }
 
 // letter is the answer's letter, "" where answers have none.
@@ -147,7 +224,7 @@ func (l lesson) observations(calls []rollout.Call) []string {
 		case c.Image != "":
 			crops = append(crops, l.asks[i].arg)
 		case c.Tool == parseTool:
-			parts = append(parts, l.asks[i].arg+": "+first(c.Observation, 12)+".")
+			parts = append(parts, ParseStatement(l.asks[i].arg, first(c.Observation, 12)))
 		default:
 			parts = append(parts, first(l.clause(c.Observation), 12)+".")
 		}
@@ -170,14 +247,41 @@ func (l lesson) shown(a ask) string {
 	return l.seen(a.arg)
 }
 
+// ParseStatement is how reasoning tells what region_parse returned of a region:
+// a side's opacity is held against the other's before it counts as a sign.
+func ParseStatement(region, returned string) string {
+	m := paired.FindStringSubmatch(returned)
+	if m == nil {
+		return region + ": " + returned + "."
+	}
+	own, _ := strconv.Atoi(m[1])
+	other, _ := strconv.Atoi(m[2])
+	word := "even"
+	switch {
+	case own >= other+opacityDiffers:
+		word = "higher"
+	case other >= own+opacityDiffers:
+		word = "lower"
+	}
+	return region + ": " + returned + ", " + word + "."
+}
+
+var paired = regexp.MustCompile(`opacity (\d+) other side (\d+)`)
+
+// opacityDiffers is the difference of opacity, of 100, that region_parse does
+// not find on sound films.
+const opacityDiffers = 2
+
 // CropStatement is how reasoning tells what a crop of a region shows.
 func CropStatement(region, shown string) string { return region + ": " + shown + "." }
 
-// clause returns the part of a looked-up text that holds the answer, or all of it.
+// clause returns the part of a looked-up text that holds the answer, or the
+// limit that is asked about, or all of it.
 func (l lesson) clause(text string) string {
 	answer := " " + reward.Normalise(l.answerWords()) + " "
+	limited := strings.Contains(l.sample.Prompt.Question, "over the limit")
 	for part := range strings.SplitSeq(text, ";") {
-		if strings.Contains(" "+reward.Normalise(part)+" ", answer) {
+		if limited && looked.MatchString(part) || !limited && strings.Contains(" "+reward.Normalise(part)+" ", answer) {
 			return part
 		}
 	}

@@ -364,34 +364,6 @@ func (v VisionConfig) checkPicture(p picture) error {
 	return nil
 }
 
-// A pictureCache keeps processed pictures, the oldest leaving first.
-type pictureCache struct {
-	pictures map[string]picture
-	order    []string
-	floats   int
-}
-
-const pictureCacheFloats = 256 << 20 // 1 GiB: some 2,700 films, which would cost 5 ms each to read again
-
-func (c *pictureCache) get(digest string) (picture, bool) {
-	p, ok := c.pictures[digest]
-	return p, ok
-}
-
-func (c *pictureCache) put(digest string, p picture) {
-	if c.pictures == nil {
-		c.pictures = map[string]picture{}
-	}
-	c.pictures[digest] = p
-	c.order = append(c.order, digest)
-	c.floats += len(p.patches)
-	for c.floats > pictureCacheFloats && len(c.order) > 1 {
-		c.floats -= len(c.pictures[c.order[0]].patches)
-		delete(c.pictures, c.order[0])
-		c.order = c.order[1:]
-	}
-}
-
 // culprits names the rows with a log-prob that is not finite, or all.
 func (g *graph) culprits(rows []batch.Row) string {
 	var bad []batch.Row
