@@ -119,9 +119,10 @@ type Remote struct {
 // Pretrain is the curriculum of drills that a policy without pre-training goes
 // through before SFT (docs/adr/0005).
 type Pretrain struct {
-	Films  int               `yaml:"films"` // made for the phase see
+	Films  int               `yaml:"films"` // made for the phases cells and see
 	Repeat trainer.SFTConfig `yaml:"repeat"`
 	Lookup trainer.SFTConfig `yaml:"lookup"`
+	Cells  trainer.SFTConfig `yaml:"cells"`
 	See    trainer.SFTConfig `yaml:"see"`
 }
 
@@ -129,9 +130,10 @@ func defaultPretrain() Pretrain {
 	c := trainer.DefaultSFT()
 	c.BatchTokens, c.EvalEvery, c.CheckpointEvery, c.Patience = 2048, 100, 200, 0
 	c.Optimizer.LR = 1e-3
-	p := Pretrain{Films: 3000, Repeat: c, Lookup: c, See: c}
+	p := Pretrain{Films: 3000, Repeat: c, Lookup: c, Cells: c, See: c}
 	p.Repeat.MaxSteps, p.Repeat.Optimizer.Decay = 500, "constant"
 	p.Lookup.MaxSteps, p.Lookup.Optimizer.Decay = 300, "constant"
+	p.Cells.MaxSteps, p.Cells.BatchTokens, p.Cells.Optimizer.LR, p.Cells.Optimizer.FinalLR = 600, 1024, 5e-4, 0.02
 	p.See.MaxSteps = 600
 	return p
 }
@@ -205,6 +207,7 @@ func (r Run) validate(path string, given []string) error {
 	section("corpus", r.Corpus.Validate())
 	section("pretrain.repeat", r.Pre.Repeat.Validate())
 	section("pretrain.lookup", r.Pre.Lookup.Validate())
+	section("pretrain.cells", r.Pre.Cells.Validate())
 	section("pretrain.see", r.Pre.See.Validate())
 	section("pretrain", r.Pre.validate())
 	section("sft", r.SFT.Validate())

@@ -10,7 +10,7 @@ import (
 // and how fast it runs, never its result.
 var free = []string{"run.dir", "from.run", "web", "queue", "stages", "eval", "export", "policy.embedded.threads", "policy.embedded.max_batch",
 	"policy.remote.learner", "policy.remote.samplers", "policy.remote.tokenizer", // the tokenizer is held by its digest
-	"sft.checkpoint_every", "pretrain.repeat.checkpoint_every", "pretrain.lookup.checkpoint_every", "pretrain.see.checkpoint_every", "grpo.checkpoint_every", "grpo.max_attempts", "grpo.error_budget", "grpo.score_workers",
+	"sft.checkpoint_every", "pretrain.repeat.checkpoint_every", "pretrain.lookup.checkpoint_every", "pretrain.cells.checkpoint_every", "pretrain.see.checkpoint_every", "grpo.checkpoint_every", "grpo.max_attempts", "grpo.error_budget", "grpo.score_workers",
 	"grpo.score_seconds", "grpo.stall_seconds", "grpo.alarms", "corpus.parallel", "corpus.call_timeout", "tools.concurrency", "tools.cache_mib",
 	"tools.deadline", "tools.deadlines", "loop.sample_timeout", "loop.call_timeout", "loop.measure_timeout"}
 

@@ -2,10 +2,11 @@ package radcot
 
 import (
 	"fmt"
+	"hash/fnv"
 	"image"
 	"math"
 	"math/rand/v2"
-	"strings"
+	"slices"
 
 	"xragent/chat"
 	"xragent/dataset/phantom"
@@ -237,30 +238,58 @@ func (a *Atlas) angle(side, x, y int) bool {
 	return math.Abs(float64(x-a.carina.X)) > 0.66*width
 }
 
+// Of the cells without a finding so many are told: there are twenty for one with.
+const commonCells = 0.2
+
 // A Grid is an image with the words of its cells.
 type Grid struct {
 	Use   rollout.ImageUse
 	Cells []string
 }
 
-// GridRow is a row that says of each image what its cells hold. Where one small
-// thing decides what is said of an image, a policy that knows nothing finds it
-// only after very many films; here every token of the vision tower is told apart.
+// GridRow is a row of images in which each token of the vision tower is told
+// what it shows. Where one small thing decides what is said of an image, a policy
+// that knows nothing finds it only after very many films; and words that name the
+// cells one after another ask it to find each word's cell as well.
 func GridRow(id string, grids []Grid, merge int, d DrillDeps) (batch.Row, error) {
-	var segments []batch.Segment
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	rng := rand.New(rand.NewPCG(h.Sum64(), 0))
+	var ids, marks []int32
 	var uses []rollout.ImageUse
 	for i, g := range grids {
-		lead := "<|im_start|>user\n"
-		if i > 0 {
-			lead = "\n" + lead
-		}
-		asked, err := chat.Expand(d.Codec.Encode(lead+chat.ImageMark+"Cells?<|im_end|>\n<|im_start|>assistant\n"), []int{g.Use.PadTokens(merge)}, d.Codec.ImagePad())
+		shown, err := chat.Expand(d.Codec.Encode(chat.ImageMark), []int{g.Use.PadTokens(merge)}, d.Codec.ImagePad())
 		if err != nil {
 			return batch.Row{}, fmt.Errorf("%s: image %d: %w", id, i+1, err)
 		}
-		said := append(d.Codec.Encode(strings.Join(g.Cells, " ")), d.Codec.EndOfTurn())
-		segments = append(segments, batch.Segment{IDs: asked}, batch.Segment{IDs: said, Loss: true})
+		words, next := d.cellIDs(), 0
+		for _, t := range shown {
+			mark := int32(-1)
+			if t == d.Codec.ImagePad() && next < len(g.Cells) {
+				if word := g.Cells[next]; !plain(word) || rng.Float64() < commonCells {
+					mark = words[word]
+				}
+				next++
+			}
+			ids, marks = append(ids, t), append(marks, mark)
+		}
 		uses = append(uses, g.Use)
+		if next != len(g.Cells) || g.Use.PadTokens(merge) != next {
+			return batch.Row{}, fmt.Errorf("%s: image %d has %d tokens, %d cells are told", id, i+1, g.Use.PadTokens(merge), len(g.Cells))
+		}
 	}
-	return batch.FromSegments(id, segments, uses), nil
+	return batch.FromMarks(id, ids, marks, uses), nil
+}
+
+// plain reports whether a cell's word is no finding's.
+func plain(word string) bool { return slices.Contains(cellWords[cellHeart:], word) }
+
+// cellIDs are the ids of the words, each as it stands inside a sentence; of a
+// word with more than one id the first.
+func (d DrillDeps) cellIDs() map[string]int32 {
+	ids := map[string]int32{}
+	for _, w := range cellWords {
+		ids[w] = d.Codec.Encode(" " + w)[0]
+	}
+	return ids
 }

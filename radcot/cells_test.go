@@ -90,20 +90,53 @@ func TestAtlasMeetsThePixels(t *testing.T) {
 	}
 }
 
+// Every token that shows a finding is told its own cell's, some of the others
+// theirs, and the words are told apart.
 func TestGridRow(t *testing.T) {
 	d := drillDeps(t)
 	use := func(name string) rollout.ImageUse {
-		return rollout.ImageUse{SHA256: strings.Repeat(name, 64), Grid: [3]int{1, 8, 8}}
+		return rollout.ImageUse{SHA256: strings.Repeat(name, 64), Grid: [3]int{1, 4, 40}}
 	}
-	row, err := GridRow("x", []Grid{{use("a"), []string{"lung", "heart"}}, {use("b"), []string{"tip", "wall"}}}, 2, d)
+	var cells []string
+	for i := range 40 {
+		cells = append(cells, cellWords[i%len(cellWords)])
+	}
+	row, err := GridRow("x", []Grid{{use("a"), cells}, {use("b"), cells}}, 2, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	said, pads := inLoss(row, d)
-	if !strings.Contains(said, "lung heart") || !strings.Contains(said, "tip wall") || strings.Contains(said, "Cells") {
-		t.Errorf("in the loss: %q", said)
+	next, common, told := 0, 0, 0
+	for i, id := range row.IDs[:len(row.IDs)-1] {
+		if id != d.Codec.ImagePad() {
+			if row.LossMask[i+1] == 1 {
+				t.Errorf("position %d is no image's, but told something", i)
+			}
+			continue
+		}
+		word := cells[next%len(cells)]
+		next++
+		if row.LossMask[i+1] == 1 && row.Target(i+1) != d.cellIDs()[word] {
+			t.Errorf("token %d is told %d, want that of %s", next, row.Target(i+1), word)
+		}
+		switch {
+		case plain(word):
+			common++
+			told += int(row.LossMask[i+1])
+		case row.LossMask[i+1] == 0:
+			t.Errorf("token %d shows %s and is not told", next, word)
+		}
 	}
-	if pads != 32 || len(row.Images) != 2 {
-		t.Errorf("%d pads and %d images, want 32 and 2", pads, len(row.Images))
+	if next != 80 || len(row.Images) != 2 || told == 0 || told > common/2 {
+		t.Errorf("%d tokens of %d images, %d of %d without finding told", next, len(row.Images), told, common)
+	}
+	ids := map[int32]bool{}
+	for _, id := range d.cellIDs() {
+		ids[id] = true
+	}
+	if len(ids) != len(cellWords) {
+		t.Errorf("%d ids for %d words", len(ids), len(cellWords))
+	}
+	if _, err := GridRow("x", []Grid{{use("a"), cells[:3]}}, 2, d); err == nil {
+		t.Error("three cells were enough for forty tokens")
 	}
 }

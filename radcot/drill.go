@@ -23,6 +23,7 @@ type Drill string
 const (
 	Repeat Drill = "repeat" // say random ids once more
 	Lookup Drill = "lookup" // letters of options, measurements, tool responses; one in five a repeat
+	Cells  Drill = "cells"  // what each token of an image shows; see [GridRow]
 	See    Drill = "see"    // what the coarse view of a film and crops show; see [Film]
 )
 

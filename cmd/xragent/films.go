@@ -25,10 +25,16 @@ const (
 	filmsPerStudy  = 8 // films for one in the form of both turns
 )
 
-// captions makes n films with what their coarse view shows, and with most of
-// them a crop and what it shows. Films with a finding are preferred, since most
-// phantoms show none.
-func (s *session) captions(ctx context.Context, name string, seed uint64, n int, deps radcot.DrillDeps) ([]batch.Row, error) {
+// filmRows are the rows of the phases cells and see, which share their images.
+type filmRows struct{ cells, see []batch.Row }
+
+// films makes the rows of a split's n films, once a process. Films with a
+// finding are preferred, since most phantoms show none.
+func (s *session) films(ctx context.Context, split string, n int, deps radcot.DrillDeps) (filmRows, error) {
+	if made, ok := s.seenFilms[split]; ok {
+		return made, nil
+	}
+	seed := s.seed(phaseName(radcot.See)+split, 0)
 	cfg := phantom.Config{Seed: seed, Train: 20 * n}
 	var chosen []int
 	for i := 0; len(chosen) < n && i < cfg.Train; i++ {
@@ -36,28 +42,39 @@ func (s *session) captions(ctx context.Context, name string, seed uint64, n int,
 			chosen = append(chosen, i)
 		}
 	}
-	rows := make([][]batch.Row, len(chosen))
-	bar := newProgress(s.log, "films "+name)
+	rows := make([]filmRows, len(chosen))
+	bar := newProgress(s.log, "films"+split)
 	var mu sync.Mutex
 	done := 0
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(4 * s.cfg.Policy.Embedded.ResolvedThreads()) // most of the time a film waits for the disk
+	group.SetLimit(2 * s.cfg.Policy.Embedded.ResolvedThreads())
 	for k, i := range chosen {
 		group.Go(func() (err error) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if rows[k], err = s.caption(ctx, k, phantom.Generate(cfg, i), rand.New(rand.NewPCG(seed, uint64(i))), deps); err != nil {
+			if rows[k], err = s.rowsOfFilm(ctx, k, phantom.Generate(cfg, i), rand.New(rand.NewPCG(seed, uint64(i))), deps); err != nil {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			done++
 			bar.at(done, len(chosen))
-			return ctx.Err()
+			return nil
 		})
 	}
-	return slices.Concat(rows...), group.Wait()
+	if err := group.Wait(); err != nil {
+		return filmRows{}, err
+	}
+	var all filmRows
+	for _, r := range rows {
+		all.cells, all.see = append(all.cells, r.cells...), append(all.see, r.see...)
+	}
+	if s.seenFilms == nil {
+		s.seenFilms = map[string]filmRows{}
+	}
+	s.seenFilms[split] = all
+	return all, nil
 }
 
 // worthSeeing keeps films with a finding that the coarse view or a crop shows,
@@ -80,24 +97,25 @@ func telling(t phantom.Truth) []string {
 	})
 }
 
-// caption makes the rows of film i: always a look, of some the whole form.
-func (s *session) caption(ctx context.Context, i int, study phantom.Study, rng *rand.Rand, deps radcot.DrillDeps) ([]batch.Row, error) {
+// rowsOfFilm makes the rows of film i: cells and a look, of some the whole form.
+func (s *session) rowsOfFilm(ctx context.Context, i int, study phantom.Study, rng *rand.Rand, deps radcot.DrillDeps) (rows filmRows, err error) {
 	film, err := s.film(ctx, study, rng)
 	if err != nil {
-		return nil, err
+		return rows, err
 	}
 	row, err := film.Look("look-"+study.ID, s.images.Merge, deps)
-	rows := []batch.Row{row}
+	rows.see = append(rows.see, row)
 	if err == nil && study.Truth.View != phantom.Lateral {
 		row, err = s.grid(ctx, study, film, rng, deps)
-		rows = append(rows, row)
+		rows.cells = append(rows.cells, row)
 	}
 	if err != nil || i%filmsPerStudy != 0 {
 		return rows, err
 	}
 	film.Crops = film.Crops[:min(len(film.Crops), 1+rng.IntN(3))]
 	row, err = film.Study("see-"+study.ID, s.images.Merge, deps)
-	return append(rows, row), err
+	rows.see = append(rows.see, row)
+	return rows, err
 }
 
 // grid says what the cells of a film and of windows of it hold.

@@ -34,7 +34,7 @@ const (
 
 func (s *session) phases() []phase {
 	pre := s.cfg.Pre
-	return []phase{{radcot.Repeat, pre.Repeat, 20000}, {radcot.Lookup, pre.Lookup, 8000}, {radcot.See, pre.See, pre.Films}}
+	return []phase{{radcot.Repeat, pre.Repeat, 20000}, {radcot.Lookup, pre.Lookup, 8000}, {radcot.Cells, pre.Cells, pre.Films}, {radcot.See, pre.See, pre.Films}}
 }
 
 // pretrainStage takes the untrained policy through the drills.
@@ -58,11 +58,11 @@ func (s *session) pretrainStage(ctx context.Context) error {
 }
 
 func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, from *trainer.Checkpoint) error {
-	train, err := s.drills(ctx, p.drill, p.name(), p.rows, deps)
+	train, err := s.drills(ctx, p.drill, "", p.rows, deps)
 	if err != nil {
 		return err
 	}
-	validate, err := s.drills(ctx, p.drill, p.name()+" validation", validationDrills, deps)
+	validate, err := s.drills(ctx, p.drill, " validation", validationDrills, deps)
 	if err != nil {
 		return err
 	}
@@ -85,18 +85,18 @@ func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, fro
 	return nil
 }
 
-// drills makes the rows of one kind from the seed of that name.
-func (s *session) drills(ctx context.Context, kind radcot.Drill, name string, n int, deps radcot.DrillDeps) ([]batch.Row, error) {
-	seed := s.seed(name, 0)
-	if kind != radcot.See {
+// drills makes the rows of one kind and split, "" or " validation".
+func (s *session) drills(ctx context.Context, kind radcot.Drill, split string, n int, deps radcot.DrillDeps) ([]batch.Row, error) {
+	seed := s.seed(phaseName(kind)+split, 0)
+	if kind == radcot.Repeat || kind == radcot.Lookup {
 		return radcot.Drills(kind, seed, n, deps)
 	}
-	films, err := s.captions(ctx, name, seed, n, deps)
-	if err != nil {
-		return nil, err
+	films, err := s.films(ctx, split, n, deps)
+	if err != nil || kind == radcot.Cells {
+		return films.cells, err
 	}
 	lookups, err := radcot.Drills(radcot.Lookup, seed, int(lookupsPerFilm*float64(n)), deps)
-	return append(films, lookups...), err
+	return append(slices.Clone(films.see), lookups...), err
 }
 
 // drillDeps draws option texts from the training questions.

@@ -17,7 +17,7 @@ import (
 )
 
 // stageFolders are the folders that stages leave in a run, in their order.
-var stageFolders = []string{configs.StageData, configs.StageCorpus, phaseName(radcot.Repeat), phaseName(radcot.Lookup), phaseName(radcot.See),
+var stageFolders = []string{configs.StageData, configs.StageCorpus, phaseName(radcot.Repeat), phaseName(radcot.Lookup), phaseName(radcot.Cells), phaseName(radcot.See),
 	configs.StageSFT, configs.StageGRPO, configs.StageExport, configs.StageEval}
 
 func runsCommand() *cobra.Command {

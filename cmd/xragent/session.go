@@ -39,6 +39,8 @@ type session struct {
 	base    *folder           // that the embedded policy begins with; nil where it is small or none
 	begin   *embedded.Weights // that the embedded policy begins with; nil for a remote one
 
+	seenFilms map[string]filmRows // made by this process for pre-training, by split
+
 	lock *os.File // held while this process works on the run
 	made bool     // by this process, and no stage has ended yet
 }

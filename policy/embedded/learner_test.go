@@ -479,3 +479,40 @@ func BenchmarkGRPO(b *testing.B) {
 		step(b, l, data, o)
 	}
 }
+
+// What a marked id is trained on is the model's own distribution behind that
+// id: over all marks it sums to 1, and the mark that follows gives the plain loss.
+func TestMarks(t *testing.T) {
+	cfg := tiny()
+	l := newTestLearner(t, cfg, 1, 256)
+	ids := []int32{5, 9, 3, 7}
+	loss := func(row batch.Row) float64 {
+		t.Helper()
+		got, err := l.Evaluate(t.Context(), batch.Batch{Rows: []batch.Row{row}, Tokens: row.LossTokens()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	marked := func(mark int32) float64 {
+		return loss(batch.FromMarks("m", ids, []int32{-1, mark, -1, -1}, nil))
+	}
+	sum := 0.0
+	for mark := range cfg.Text.VocabSize {
+		sum += math.Exp(-marked(int32(mark)))
+	}
+	if math.Abs(sum-1) > 1e-5 {
+		t.Errorf("probabilities of all marks sum to %v", sum)
+	}
+	if got, want := marked(3), loss(batch.Row{ID: "p", IDs: ids, LossMask: []uint8{0, 0, 1, 0}}); got != want {
+		t.Errorf("marked with what follows: %v, plain %v", got, want)
+	}
+	for _, bad := range []batch.Row{
+		{ID: "short", IDs: ids, LossMask: []uint8{0, 1, 0, 0}, Targets: []int32{1}},
+		{ID: "far", IDs: ids, LossMask: []uint8{0, 1, 0, 0}, Targets: []int32{0, 9999, 0, 0}},
+	} {
+		if _, err := l.Evaluate(t.Context(), batch.Batch{Rows: []batch.Row{bad}, Tokens: 1}); err == nil {
+			t.Errorf("row %s was taken", bad.ID)
+		}
+	}
+}

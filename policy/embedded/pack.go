@@ -152,6 +152,8 @@ func (c Config) checkRow(r batch.Row, o objectiveKind) error {
 		return fmt.Errorf("row %s: %d ids, the model has %d positions", r.ID, n, c.Text.MaxPositionEmbeddings)
 	case len(r.LossMask) != n:
 		return fmt.Errorf("row %s: %d ids but %d loss mask entries", r.ID, n, len(r.LossMask))
+	case r.Targets != nil && len(r.Targets) != n:
+		return fmt.Errorf("row %s: %d ids but %d targets", r.ID, n, len(r.Targets))
 	case o == clipped && len(r.Logprobs) != n:
 		return fmt.Errorf("row %s: %d ids but %d behaviour log-probs", r.ID, n, len(r.Logprobs))
 	case r.LossMask[0] != 0:
@@ -170,8 +172,10 @@ func (c Config) checkRow(r batch.Row, o objectiveKind) error {
 		}
 	}
 	for i, id := range r.IDs {
-		if id < 0 || int(id) >= c.Text.VocabSize {
-			return fmt.Errorf("row %s: id %d at %d lies outside the vocabulary of %d", r.ID, id, i, c.Text.VocabSize)
+		for _, id := range []int32{id, r.Target(i)} {
+			if id < 0 || int(id) >= c.Text.VocabSize {
+				return fmt.Errorf("row %s: id %d at %d lies outside the vocabulary of %d", r.ID, id, i, c.Text.VocabSize)
+			}
 		}
 	}
 	return nil
@@ -272,7 +276,7 @@ func (f *feed) loadTargets(r batch.Row, at, shared, rest int) {
 		if m == 0 {
 			continue
 		}
-		t := target{row: int32(at + i - 1), id: r.IDs[i]}
+		t := target{row: int32(at + i - 1), id: r.Target(i)}
 		if i-1 >= shared {
 			t.row = int32(rest + i - 1 - shared)
 		}

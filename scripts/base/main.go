@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-var phases = []string{"pretrain-repeat", "pretrain-lookup", "pretrain-see"}
+var phases = []string{"pretrain-repeat", "pretrain-lookup", "pretrain-cells", "pretrain-see"}
 
 func write(run, out string) error {
 	codec, err := chat.New(nil)

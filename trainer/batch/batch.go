@@ -16,6 +16,7 @@ type Row struct {
 	ID        string             // trajectory or corpus id, for error reports
 	IDs       []int32            // [T] token ids, image pads expanded
 	LossMask  []uint8            // [T] 1 where the policy sampled (or the teacher wrote) IDs[t]
+	Targets   []int32            // [T] what the loss takes for IDs[t] where LossMask is 1; nil: IDs. See [FromMarks]
 	Logprobs  []float32          // [T] behaviour log-probs; 0 where LossMask is 0; nil for SFT
 	Advantage float64            // 0 for SFT
 	Images    []rollout.ImageUse // in order of appearance

@@ -72,6 +72,28 @@ func FromSegments(id string, segments []Segment, images []rollout.ImageUse) Row 
 	return row
 }
 
+// FromMarks makes a row that is trained on what stands at some of its ids, not
+// on what follows them: at ids[t] the model is to predict marks[t], where that
+// is not negative. No policy samples so; it teaches a vision tower, each of
+// whose tokens is told what it shows.
+func FromMarks(id string, ids, marks []int32, images []rollout.ImageUse) Row {
+	row := Row{ID: id, IDs: ids, LossMask: make([]uint8, len(ids)), Targets: make([]int32, len(ids)), Images: images}
+	for t, mark := range marks {
+		if mark >= 0 && t+1 < len(ids) { // the id at t+1 is predicted at t
+			row.LossMask[t+1], row.Targets[t+1] = 1, mark
+		}
+	}
+	return row
+}
+
+// Target returns the id that loss token t is held against.
+func (r Row) Target(t int) int32 {
+	if r.Targets != nil {
+		return r.Targets[t]
+	}
+	return r.IDs[t]
+}
+
 // LossTokens counts the ids of r that are in the loss.
 func (r Row) LossTokens() int {
 	n := 0
