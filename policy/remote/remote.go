@@ -270,7 +270,8 @@ func (l *Learner) bring(ctx context.Context, f rollout.File) error {
 	return err
 }
 
-// checkFinite refuses what JSON cannot carry or would spoil the weights unseen.
+// checkFinite refuses what JSON cannot carry, what the learner does not train
+// and what would spoil the weights unseen.
 func checkFinite(b batch.Batch, o batch.Objective) error {
 	if o.Kind == "grpo" {
 		if err := o.Loss.Ready(); err != nil {
@@ -286,6 +287,9 @@ func checkFinite(b batch.Batch, o batch.Objective) error {
 	for _, r := range b.Rows {
 		if math.IsNaN(r.Advantage) || math.IsInf(r.Advantage, 0) {
 			return fmt.Errorf("row %s: advantage is %v", r.ID, r.Advantage)
+		}
+		if r.Targets != nil {
+			return fmt.Errorf("row %s has targets of its own: only the embedded policy is trained on marks", r.ID)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -149,5 +150,17 @@ func TestDialRefuses(t *testing.T) {
 	}
 	if _, err := Dial(ctx, Config{URL: "x"}, Options{}); err == nil || !strings.Contains(err.Error(), "field url") {
 		t.Errorf("no URL gave %v", err)
+	}
+}
+
+func TestUnfitRowsAreRefused(t *testing.T) {
+	fit := batch.Objective{Kind: "sft", LR: 1e-3}
+	for name, r := range map[string]batch.Row{
+		"advantage": {ID: "r7", Advantage: math.NaN()},
+		"marks":     batch.FromMarks("r7", []int32{1, 2}, []int32{3, -1}, nil),
+	} {
+		if err := checkFinite(batch.Batch{Rows: []batch.Row{r}}, fit); err == nil || !strings.Contains(err.Error(), "r7") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
