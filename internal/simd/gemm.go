@@ -150,15 +150,41 @@ func (p *Packed) SetColumn(j int, column []float32) {
 	}
 }
 
-// CopyColumns writes the first n columns of src, which has p's K, to p. It may
-// write up to 15 more.
-func (p *Packed) CopyColumns(src *Packed, n int) {
+// SetRow writes row i, of N elements or fewer.
+func (p *Packed) SetRow(i int, row []float32) {
+	if !useAVX2 {
+		copy(p.data[i*p.N:(i+1)*p.N], row)
+		return
+	}
+	for j := 0; j < len(row); j += panel {
+		at := j*p.K + i*panel
+		copy(p.data[at:at+panel], row[j:])
+	}
+}
+
+// CopyColumns writes n columns of src, which has p's K, from column lo on to
+// columns from at on. Both must begin a panel: at multiples of 16. It may write
+// up to 15 columns more.
+func (p *Packed) CopyColumns(at int, src *Packed, lo, n int) {
 	if useAVX2 {
-		copy(p.data, src.data[:roundUp(n)*p.K])
+		copy(p.data[at*p.K:], src.data[lo*p.K:(lo+roundUp(n))*p.K])
 		return
 	}
 	for i := range p.K {
-		copy(p.data[i*p.N:i*p.N+n], src.data[i*src.N:])
+		copy(p.data[i*p.N+at:i*p.N+at+n], src.data[i*src.N+lo:])
+	}
+}
+
+// CopyRows writes n rows of src, which has p's N, from row lo on to rows from
+// at on.
+func (p *Packed) CopyRows(at int, src *Packed, lo, n int) {
+	if !useAVX2 {
+		copy(p.data[at*p.N:(at+n)*p.N], src.data[lo*p.N:])
+		return
+	}
+	for j := 0; j < p.N; j += panel {
+		to, from := j*p.K+at*panel, j*src.K+lo*panel
+		copy(p.data[to:to+n*panel], src.data[from:])
 	}
 }
 
@@ -181,19 +207,13 @@ func GemmPacked(threads, m int, a []float32, lda int, p *Packed, c []float32, ld
 	})
 }
 
-// GemmColumns is [GemmPacked] with the first n columns of P only, on the
-// calling goroutine.
-func GemmColumns(m, n int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
-	gemmPacked(m, 0, n, p.K, a, lda, p, c, ldc, accumulate)
-}
-
-// GemmRows is [GemmPacked] with the first k columns of A and rows of P only,
-// on the calling goroutine.
-func GemmRows(m, k int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
-	if k > p.K {
-		panic("simd: more rows than the packed matrix has")
+// GemmPart is [GemmPacked] with the first k rows and n columns of P only, and
+// as many columns of A and C, on the calling goroutine.
+func GemmPart(m, n, k int, a []float32, lda int, p *Packed, c []float32, ldc int, accumulate bool) {
+	if k > p.K || n > p.N {
+		panic("simd: the packed matrix is smaller than the part asked for")
 	}
-	gemmPacked(m, 0, p.N, k, a, lda, p, c, ldc, accumulate)
+	gemmPacked(m, 0, n, k, a, lda, p, c, ldc, accumulate)
 }
 
 // gemmPacked computes columns [j0, j1) of C over the first k rows of P; j0 is a

@@ -176,7 +176,7 @@ func TestGemmRule(t *testing.T) {
 				}
 			}
 			checkPacked(t, p, whole)
-			checkColumns(t, p, whole)
+			checkPart(t, p)
 			checkSplit(t, p, whole)
 		})
 	})
@@ -203,39 +203,41 @@ func checkPacked(t *rapid.T, p product, whole []float32) {
 	}
 }
 
-// checkColumns writes op(B) column by column and multiplies by some of them.
-func checkColumns(t *rapid.T, p product, whole []float32) {
+// checkPart writes op(B) column by column or row by row, copies it into another
+// and multiplies by the first rows and columns.
+func checkPart(t *rapid.T, p product) {
 	if p.transA {
 		return
 	}
-	filled, column := NewPacked(p.k, p.n), make([]float32, p.k)
+	columns, rows := NewPacked(p.k, p.n), NewPacked(p.k, p.n)
 	for j := range p.n {
+		column := make([]float32, p.k)
 		for q := range column {
 			column[q] = p.right(q, j)
 		}
-		filled.SetColumn(j, column)
+		columns.SetColumn(j, column)
 	}
-	checkRows(t, p, Pack(p.transB, p.k, p.n, p.b, p.ldb))
-	n := 1 + p.n/2
-	copied := NewPacked(p.k, p.n+20)
-	copied.CopyColumns(filled, n)
-	got := make([]float32, p.m*p.n)
-	GemmColumns(p.m, n, p.a, p.lda, copied, got, p.n, false)
-	for i := range p.m {
-		if !slices.Equal(got[i*p.n:i*p.n+n], whole[i*p.n:i*p.n+n]) {
-			t.Fatalf("row %d of %d columns differs", i, n)
+	for q := range p.k {
+		row := make([]float32, p.n)
+		for j := range row {
+			row[j] = p.right(q, j)
 		}
+		rows.SetRow(q, row)
 	}
-}
-
-// checkRows multiplies by the first rows of op(B) only.
-func checkRows(t *rapid.T, p product, packed *Packed) {
-	short := p
-	short.k = 1 + p.k/2
-	got := make([]float32, p.m*p.n)
-	GemmRows(p.m, short.k, p.a, p.lda, packed, got, p.n, false)
-	if !slices.Equal(got, short.gemm(1)) {
-		t.Fatalf("%d of %d rows of a packed matrix give other bits", short.k, p.k)
+	part := p
+	part.n, part.k = 1+p.n/2, 1+p.k/2
+	want := part.gemm(1)
+	wide, tall := NewPacked(p.k, p.n+40), NewPacked(p.k+7, p.n)
+	wide.CopyColumns(16, columns, 0, p.n)
+	columns.CopyColumns(0, wide, 16, p.n)
+	tall.CopyRows(5, rows, 0, p.k)
+	rows.CopyRows(0, tall, 5, p.k)
+	for _, packed := range []*Packed{columns, rows} {
+		got := make([]float32, p.m*part.n)
+		GemmPart(p.m, part.n, part.k, p.a, p.lda, packed, got, part.n, false)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%d of %d rows and %d of %d columns of a packed matrix give other bits", part.k, p.k, part.n, p.n)
+		}
 	}
 }
 

@@ -163,7 +163,7 @@ func (u *unit) forward(x, out []float32) {
 				clear(row[seen:])
 			}
 			u.runs(q, func(o *operands, keys, column int) {
-				simd.GemmRows(q.rows, keys, p[column:], q.keys, &o.values, out[q.first*width+q.head*u.dim:], width, column > 0)
+				simd.GemmPart(q.rows, u.dim, keys, p[column:], q.keys, &o.values, out[q.first*width+q.head*u.dim:], width, column > 0)
 			})
 		})
 	})
@@ -173,7 +173,7 @@ func (u *unit) forward(x, out []float32) {
 func (u *unit) scores(q block, x []float32) []float32 {
 	p, n := u.p[:q.rows*q.keys], u.width()
 	u.runs(q, func(o *operands, keys, column int) {
-		simd.GemmColumns(q.rows, keys, x[q.first*n+q.head*u.dim:], n, &o.keysT, p[column:], q.keys, false)
+		simd.GemmPart(q.rows, keys, u.dim, x[q.first*n+q.head*u.dim:], n, &o.keysT, p[column:], q.keys, false)
 	})
 	return p
 }
@@ -217,11 +217,11 @@ func (u *unit) blockBackward(q block, dout, x, out, dx []float32) {
 	u.weights(p, q)
 	u.runs(q, func(o *operands, keys, column int) {
 		simd.Gemm(true, false, keys, d, q.rows, p[column:], q.keys, do, width, dx[o.value:], n, true)
-		simd.GemmColumns(q.rows, keys, do, width, &o.valuesT, ds[column:], q.keys, false)
+		simd.GemmPart(q.rows, keys, d, do, width, &o.valuesT, ds[column:], q.keys, false)
 	})
 	u.scoreGradients(ds, p, q, dout, out)
 	u.runs(q, func(o *operands, keys, column int) {
-		simd.GemmRows(q.rows, keys, ds[column:], q.keys, &o.keys, dx[query:], n, column > 0)
+		simd.GemmPart(q.rows, d, keys, ds[column:], q.keys, &o.keys, dx[query:], n, column > 0)
 		simd.Gemm(true, false, keys, d, q.rows, ds[column:], q.keys, x[query:], n, dx[o.key:], n, true)
 	})
 }

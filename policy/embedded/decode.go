@@ -71,48 +71,6 @@ func newDecoderLayer(w *Weights, p string) decoderLayer {
 	}
 }
 
-// A kvCache holds the keys and values of a sequence's first n rows.
-type kvCache struct {
-	n, room int       // rows held, rows that fit
-	heads   []headKV  // [layer·kv + head]
-	slab    []float32 // of all values
-}
-
-// headKV is the part of one layer's key-value head. Keys lie as the columns of
-// a packed matrix, so that scores are products that read memory in order.
-type headKV struct {
-	keys   *simd.Packed // [dim, room]
-	values []float32    // [room, dim]
-}
-
-// kernelWidth is what a product's columns are rounded up to.
-const kernelWidth = 16
-
-func roundRows(n int) int { return (n + kernelWidth - 1) &^ (kernelWidth - 1) }
-
-func newKVCache(t TextConfig, rows int) *kvCache {
-	room := roundRows(rows)
-	size, count := room*t.HeadDim, t.NumHiddenLayers*t.NumKeyValueHeads
-	c := &kvCache{room: room, slab: make([]float32, size*count)}
-	for i := range count {
-		c.heads = append(c.heads, headKV{simd.NewPacked(t.HeadDim, room), c.slab[i*size : (i+1)*size]})
-	}
-	return c
-}
-
-// bytes returns the memory that c holds.
-func (c *kvCache) bytes() int { return 4*len(c.slab) + len(c.heads)*c.heads[0].keys.Bytes() }
-
-// copyFrom takes over the first n rows of src.
-func (c *kvCache) copyFrom(src *kvCache, n int) {
-	for i, from := range src.heads {
-		to := c.heads[i]
-		to.keys.CopyColumns(from.keys, n)
-		copy(to.values, from.values[:n*to.keys.K])
-	}
-	c.n = n
-}
-
 // A span is consecutive rows of one sequence, pushed through the decoder
 // behind what its cache holds.
 type span struct {
@@ -238,17 +196,17 @@ func (d *decoder) attend(w *workspace, spans []span, layer, rows int) {
 	r := 0
 	for _, s := range spans {
 		for i := range s.ids {
-			d.place(w, l, r+i, s.cache.heads[layer*d.heads.kv:], s.cache.n+i)
+			d.place(w, l, r+i, s.cache, layer, s.cache.n+i)
 		}
-		d.attendSpan(w, s.cache.heads[layer*d.heads.kv:], s.cache.n, r, len(s.ids))
+		d.attendSpan(w, s.cache, layer, r, len(s.ids))
 		r += len(s.ids)
 	}
 	simd.GemmPacked(1, rows, w.mixed, d.heads.out(), l.o, w.x, h, true)
 }
 
 // place normalises and turns the heads of row r, scales its queries, and
-// writes its keys and values to position at of the layer's caches.
-func (d *decoder) place(w *workspace, l *decoderLayer, r int, caches []headKV, at int) {
+// writes its keys and values to position at of the layer's cache.
+func (d *decoder) place(w *workspace, l *decoderLayer, r int, cache *kvCache, layer, at int) {
 	h := d.heads
 	row := w.qkv[r*h.width() : (r+1)*h.width()]
 	cos, sin := w.cos[r*h.dim/2:(r+1)*h.dim/2], w.sin[r*h.dim/2:(r+1)*h.dim/2]
@@ -262,46 +220,55 @@ func (d *decoder) place(w *workspace, l *decoderLayer, r int, caches []headKV, a
 		simd.Turn(head, w.one, cos, sin, 1)
 	}
 	simd.Scale(attentionScale(h.dim), row[:h.q*h.dim])
-	for i, c := range caches[:h.kv] {
-		c.keys.SetColumn(at, row[h.keyAt(i):h.keyAt(i+1)])
-		copy(c.values[at*h.dim:(at+1)*h.dim], row[h.valueAt(i):])
+	for i := range h.kv {
+		cache.set(layer*h.kv+i, at, row[h.keyAt(i):h.keyAt(i+1)], row[h.valueAt(i):h.valueAt(i+1)])
 	}
 }
 
-// attendSpan mixes the values for rows [r, r+n), the first of which stands at
-// position at.
-func (d *decoder) attendSpan(w *workspace, caches []headKV, at, r, n int) {
+// attendSpan mixes the values for rows [r, r+n), whose keys are those behind
+// the cache's rows.
+func (d *decoder) attendSpan(w *workspace, cache *kvCache, layer, r, n int) {
 	h := d.heads
 	group := h.q / h.kv
-	for i, c := range caches[:h.kv] {
+	for i := range h.kv {
+		to := attendance{cache: cache, head: layer*h.kv + i, ldq: h.width(), ldo: h.out(), step: 1}
 		if n == 1 { // the heads of a group share their keys: one product
-			q, out := w.qkv[r*h.width()+i*group*h.dim:], w.mixed[r*h.out()+i*group*h.dim:]
-			d.attendRows(w, c, q, h.dim, out, h.dim, group, at+1, 0)
+			to.ldq, to.ldo, to.step = h.dim, h.dim, 0
+			at := i * group * h.dim
+			d.attendRows(w, to, w.qkv[r*h.width()+at:], w.mixed[r*h.out()+at:], group, cache.n+1)
 			continue
 		}
 		for head := i * group; head < (i+1)*group; head++ {
 			for lo := 0; lo < n; lo += queryBlock {
 				q, out := w.qkv[(r+lo)*h.width()+head*h.dim:], w.mixed[(r+lo)*h.out()+head*h.dim:]
-				d.attendRows(w, c, q, h.width(), out, h.out(), min(queryBlock, n-lo), at+lo+1, 1)
+				d.attendRows(w, to, q, out, min(queryBlock, n-lo), cache.n+lo+1)
 			}
 		}
 	}
 }
 
-// attendRows computes softmax(q·kᵀ)·v for m queries, ldq apart, against one
-// key-value head. The first sees the positions below seen, each following one
-// step more.
-func (d *decoder) attendRows(w *workspace, c headKV, q []float32, ldq int, out []float32, ldo, m, seen, step int) {
-	keys := seen + (m-1)*step
+// An attendance says which key-value head queries are held against, how far
+// apart queries and outputs are, and how many positions more each query sees
+// than the one before.
+type attendance struct {
+	cache          *kvCache
+	head           int
+	ldq, ldo, step int
+}
+
+// attendRows computes softmax(q·kᵀ)·v for m queries, the first of which sees
+// the positions below seen.
+func (d *decoder) attendRows(w *workspace, to attendance, q, out []float32, m, seen int) {
+	keys := seen + (m-1)*to.step
 	width := roundRows(keys)
 	w.scores = stretch(w.scores, m*width)
-	simd.GemmColumns(m, width, q, ldq, c.keys, w.scores, width, false)
+	to.cache.score(to.head, m, width, q, to.ldq, w.scores)
 	for i := range m {
 		row := w.scores[i*width : (i+1)*width]
-		softmax(row[:seen+i*step], 1)
-		clear(row[seen+i*step:])
+		softmax(row[:seen+i*to.step], 1)
+		clear(row[seen+i*to.step:])
 	}
-	simd.Gemm(false, false, m, d.heads.dim, keys, w.scores, width, c.values, d.heads.dim, out, ldo, false)
+	to.cache.mix(to.head, m, keys, d.heads.dim, w.scores, width, out, to.ldo)
 }
 
 // logits computes the wanted rows' logits.

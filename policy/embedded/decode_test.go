@@ -127,19 +127,33 @@ func TestDecoderRule(t *testing.T) {
 	})
 }
 
-func TestKVCacheCopy(t *testing.T) {
+// A cache that begins with another's rows, shared or copied, is as good as its own.
+func TestKVCacheExtends(t *testing.T) {
 	w, cases := readGolden(t, "tied")
 	d, g := newDecoder(w), cases[0]
-	s := whole(t, d, g.ids, nil)
+	ids := slices.Concat(g.ids, g.ids, g.ids, g.ids, g.ids, g.ids, g.ids)[:6*16+5]
+	s := whole(t, d, ids, nil)
 	want := slices.Clone(d.forward(&workspace{}, []span{s}))
-	const reused = 9
-	c := newKVCache(w.cfg.Text, 100)
-	c.copyFrom(s.cache, reused)
-	got := d.forward(&workspace{}, []span{{c, g.ids[reused:], s.pos[reused:], nil, len(g.ids) - reused}})
-	if !slices.Equal(got, want[reused*w.cfg.Text.VocabSize:]) {
-		t.Error("a copied cache gives other bits")
+	v := w.cfg.Text.VocabSize
+	for _, reused := range []int{1, 9, 16, 31, 40, len(ids) - 1} {
+		c := s.cache.extend(w.cfg.Text, len(ids)+3, reused)
+		got := d.forward(&workspace{}, []span{{c, ids[reused:], s.pos[reused:], nil, len(ids) - reused}})
+		if !slices.Equal(got, want[reused*v:]) {
+			t.Errorf("a cache that begins with %d rows of another gives other bits", reused)
+		}
 	}
-	if math.IsNaN(float64(got[0])) {
+	for chain, at := s.cache, 0; at < 6; at++ { // each with a part more, until parts are copied
+		n := 16 * (at + 1)
+		chain = chain.extend(w.cfg.Text, len(ids), n)
+		got := d.forward(&workspace{}, []span{{chain, ids[n:], s.pos[n:], nil, len(ids) - n}})
+		if !slices.Equal(got, want[n*v:]) {
+			t.Errorf("a chain of %d caches gives other bits", at+1)
+		}
+		if parts := len(chain.shared); parts > sharedParts {
+			t.Errorf("a cache of %d parts", parts)
+		}
+	}
+	if math.IsNaN(float64(want[0])) {
 		t.Error("NaN")
 	}
 }

@@ -37,7 +37,6 @@ type worker struct {
 	workspace workspace
 	sampler   sampler
 	share     []*sequence
-	rows      int
 }
 
 func newScheduler(cfg Config, opts EngineOptions, c *counters) *scheduler {
@@ -162,11 +161,12 @@ func (s *scheduler) start(q *sequence) bool {
 		return false
 	}
 	rows := min(q.prompt+q.req.Sampling.MaxTokens, s.cfg.Text.MaxPositionEmbeddings)
-	q.cache = newKVCache(s.cfg.Text, rows)
 	if reuse > 0 {
-		q.cache.copyFrom(from, reuse)
+		q.cache = from.extend(s.cfg.Text, rows, reuse)
+	} else {
+		q.cache = newKVCache(s.cfg.Text, rows)
 	}
-	s.active = append(s.active, q)
+	s.settle(q)
 	s.counters.sequences.Add(1)
 	s.counters.prompt.Add(int64(q.prompt))
 	s.counters.reused.Add(int64(reuse))
@@ -221,27 +221,40 @@ func (s *scheduler) recall(im *sourceImage) *features {
 	return f
 }
 
-// push shares the batch out and runs the workers.
+// push shares the batch out and runs the workers. Sequences that read the same
+// rows go one behind another, to one worker where the shares allow it.
 func (s *scheduler) push() {
-	for _, w := range s.workers {
-		w.share, w.rows = w.share[:0], 0
-	}
+	total := 0
 	for _, q := range s.active {
-		least := s.workers[0]
-		for _, w := range s.workers {
-			if w.rows < least.rows {
-				least = w
-			}
-		}
-		least.share = append(least.share, q)
-		least.rows += min(len(q.ids)-q.cache.n, prefillRows)
+		total += q.pending()
 	}
-	busy := min(len(s.workers), len(s.active)) // the first workers fill first
-	simd.For(busy, busy, func(lo, hi int) {
+	rows, at := 0, 0
+	for i, w := range s.workers {
+		w.share = w.share[:0]
+		for end := total * (i + 1) / len(s.workers); at < len(s.active) && rows < end; at++ {
+			w.share = append(w.share, s.active[at])
+			rows += s.active[at].pending()
+		}
+	}
+	simd.For(len(s.workers), len(s.workers), func(lo, hi int) {
 		for _, w := range s.workers[lo:hi] {
 			w.run(s.decoder)
 		}
 	})
+}
+
+// pending returns the rows of the next span to push.
+func (q *sequence) pending() int { return min(len(q.ids)-q.cache.n, prefillRows) }
+
+// settle puts a sequence into the batch, behind one that reads the same rows.
+func (s *scheduler) settle(q *sequence) {
+	at := len(s.active)
+	for i, other := range s.active {
+		if other.cache.root() == q.cache.root() {
+			at = i + 1
+		}
+	}
+	s.active = slices.Insert(s.active, at, q)
 }
 
 // run pushes the worker's sequences, a bounded number of rows at a time.
