@@ -1,4 +1,4 @@
-.PHONY: help build run certify test check fmt vet lint race integration bench parity dashboards
+.PHONY: help build run certify test check fmt vet lint race integration bench bench-peer parity dashboards
 GO ?= go
 BIN := bin/xragent
 
@@ -34,6 +34,9 @@ certify: build ## Examine the phantom world before anything is trained on it; wr
 
 bench:       ## Benchmarks, as ratios within one run
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./internal/simd ./policy/embedded ./reward ./rollout/queue
+
+bench-peer:  ## Training and decoding against PyTorch and transformers, by turns (PEER=pattern for some); needs uv
+	learner/bench/run.sh
 
 parity:      ## Losses, model, tokenizer, template and images against verl, TRL and transformers; needs uv (some GB of Python packages) and npm
 	learner/parity/run.sh
