@@ -112,7 +112,7 @@ func geluBackwardAVX512(dx, x, dy []float32)
 const (
 	blockM = 96
 	blockN = 512
-	blockK = 256
+	blockK = 384
 )
 
 // tileRows and tileColumns are the largest tile of C that the registers hold.

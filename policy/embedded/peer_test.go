@@ -27,7 +27,7 @@ import (
 const (
 	peerTurns = 5
 	peerBatch = 32 // sequences decoded at a time
-	peerNew   = 32 // ids sampled for each
+	peerNew   = 64 // ids sampled for each
 )
 
 // TestPeerSpeed measures, by turns and on the same weights and inputs, our
