@@ -80,8 +80,8 @@ func checkObjective(o batch.Objective) error {
 		value  float64
 		lo, hi float64 // value must lie in [lo, hi)
 	}{
-		{"lr", o.LR, 0, math.Inf(1)}, {"beta1", o.Weight.Beta1, 0, 1}, {"beta2", o.Weight.Beta2, 0, 1},
-		{"eps", o.Weight.Eps, math.SmallestNonzeroFloat64, 1}, {"decay", o.Weight.Decay, 0, math.Inf(1)},
+		{"lr", o.LR, 0, maxRate}, {"beta1", o.Weight.Beta1, 0, 1}, {"beta2", o.Weight.Beta2, 0, 1},
+		{"eps", o.Weight.Eps, minEps, 1}, {"decay", o.Weight.Decay, 0, math.Inf(1)}, {"lr·decay", o.LR * o.Weight.Decay, 0, 1},
 		{"max_norm", o.MaxNorm, 0, math.Inf(1)},
 	} {
 		if !(c.value >= c.lo && c.value < c.hi) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"xragent/internal/simd"
 	"xragent/rollout"
@@ -129,6 +130,11 @@ func readMoments(path string, w *Weights) ([2][]float32, error) {
 	read, err := decodeSafetensors(data)
 	if err == nil {
 		err = fillTensors(momentTensors(w, moment), read)
+	}
+	for k, slab := range moment {
+		if err == nil && !simd.Finite(slab) {
+			err = fmt.Errorf("%s holds numbers that are not finite", strings.TrimSuffix(momentPrefix[k], "."))
+		}
 	}
 	if err != nil {
 		return moment, fmt.Errorf("%s: %w", path, err)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	"xragent/internal/simd"
 	"xragent/trainer/batch"
 	"xragent/trainer/loss"
 )
@@ -34,6 +33,9 @@ type LearnerOptions struct {
 	// Reference keeps a copy of the weights that the learner begins with, which
 	// a loss with KL is taken against.
 	Reference bool
+	// Repro is a directory for steps that break: repro-N.json, see [ReadRepro].
+	// Empty: none is kept.
+	Repro string
 }
 
 // A Learner trains the embedded policy. It implements trainer.Learner, and is
@@ -85,11 +87,19 @@ func (l *Learner) Weights() *Weights {
 
 // Step takes one optimizer step. The gradient is summed over micro-batches that
 // the rows and MicroTokens alone determine, in their order. Any error, among
-// them a loss or gradient that is not finite, leaves weights and optimizer
-// unchanged.
+// them weights, a loss or a gradient that is not finite, names the rows and
+// leaves weights and optimizer unchanged.
 func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (batch.Stats, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	stats, err := l.step(ctx, b, o)
+	if err != nil {
+		err = l.keep(ctx, err, b, o)
+	}
+	return stats, err
+}
+
+func (l *Learner) step(ctx context.Context, b batch.Batch, o batch.Objective) (batch.Stats, error) {
 	var stats batch.Stats
 	if err := checkObjective(o); err != nil {
 		return stats, err
@@ -97,20 +107,17 @@ func (l *Learner) Step(ctx context.Context, b batch.Batch, o batch.Objective) (b
 	if o.Kind == "grpo" && o.Loss.KL.Coef > 0 && l.first == nil {
 		return stats, fmt.Errorf("objective: loss.kl.coef = %v, but the learner keeps no reference: make it with Reference", o.Loss.KL.Coef)
 	}
+	if err := l.checkWeights(b.Rows); err != nil {
+		return stats, err
+	}
 	clear(l.gradient)
-	total, err := l.accumulate(ctx, b, o, true, func(g *graph, rows []batch.Row) error {
-		if !simd.Finite(l.gradient) {
-			return fmt.Errorf("gradient is not finite after %s; the step was not taken", rowIDs(rows))
-		}
-		return nil
-	})
+	total, err := l.accumulate(ctx, b, o, true, func(_ *graph, rows []batch.Row) error { return l.checkGradient(rows) })
 	if err != nil {
 		return stats, err
 	}
 	stats = total.stats(b, o)
-	stats.GradNorm = norm(l.opts.Threads, l.gradient)
-	if o.MaxNorm > 0 && stats.GradNorm > o.MaxNorm {
-		simd.Scale(float32(o.MaxNorm/stats.GradNorm), l.gradient)
+	if stats.GradNorm, err = l.clip(b, o); err != nil {
+		return stats, err
 	}
 	return stats, l.adam.take(l.params, o)
 }
@@ -191,7 +198,7 @@ func runChecked(g *graph, rows []batch.Row, after func(*graph, []batch.Row) erro
 		return fmt.Errorf("model over %s: %w", rowIDs(rows), err)
 	}
 	if !finite(g.feed.sums.loss) {
-		return fmt.Errorf("loss is %v in %s; nothing was changed", g.feed.sums.loss, g.culprits(rows))
+		return broken("loss is %v in %s; nothing was changed", g.feed.sums.loss, g.culprits(rows))
 	}
 	if after == nil {
 		return nil
