@@ -31,6 +31,7 @@ type StepRecord struct {
 	TopAnswer    float64      `json:"top_answer,omitempty"` // share of the most frequent answer, by kind; kinds with one group left out
 	TopText      float64      `json:"top_text,omitempty"`   // share of the most frequent reasoning, numbers apart
 	Alarms       []string     `json:"alarms,omitempty"`     // of reward hacking, sorted; see package trainer
+	Spike        float64      `json:"spike,omitempty"`      // bound that the gradient, a spike, exceeded
 
 	Templates      []TemplateCount `json:"templates,omitempty"`       // under a curriculum; sorted by name
 	PositiveWeight float64         `json:"positive_weight,omitempty"` // of positive advantages, under entropy control

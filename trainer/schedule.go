@@ -18,6 +18,10 @@ type Optimizer struct {
 	Eps     float64 `yaml:"eps" json:"eps"`
 	Weight  float64 `yaml:"weight_decay" json:"weight_decay"` // decoupled
 	MaxNorm float64 `yaml:"max_norm" json:"max_norm"`         // of the whole gradient; 0: none
+
+	// Spike cuts a gradient whose norm exceeds this many times the median of the
+	// last twenty steps' to that; 0: off.
+	Spike float64 `yaml:"spike,omitempty" json:"spike,omitempty"`
 }
 
 // Validate reports the first setting that cannot train.
@@ -37,6 +41,8 @@ func (o Optimizer) Validate() error {
 		return fmt.Errorf("eps = %v: must be positive", o.Eps)
 	case !(o.Weight >= 0) || !(o.MaxNorm >= 0):
 		return fmt.Errorf("weight_decay = %v, max_norm = %v: must not be negative", o.Weight, o.MaxNorm)
+	case o.Spike != 0 && !(o.Spike > 1) || math.IsInf(o.Spike, 0):
+		return fmt.Errorf("spike = %v: must be above 1, or 0 (off)", o.Spike)
 	}
 	return nil
 }
@@ -56,9 +62,14 @@ func (o Optimizer) Rate(step, total int) float64 {
 	return o.LR
 }
 
-func (o Optimizer) objective(kind string, step, total int) batch.Objective {
+// objective returns that of a step behind steps with those gradient norms.
+func (o Optimizer) objective(kind string, step, total int, norms []float64) batch.Objective {
+	most := o.MaxNorm
+	if bound := o.spikeBound(norms); bound > 0 && (most == 0 || bound < most) {
+		most = bound
+	}
 	return batch.Objective{
-		Kind: kind, LR: o.Rate(step, total), MaxNorm: o.MaxNorm,
+		Kind: kind, LR: o.Rate(step, total), MaxNorm: most,
 		Weight: batch.Adam{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, Decay: o.Weight},
 	}
 }

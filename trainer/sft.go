@@ -110,6 +110,7 @@ type sft struct {
 	rows       *rowBatches
 	validation []batch.Batch
 	step       int
+	norms      []float64 // gradient norms of the steps so far
 	saved      int
 	done       bool
 	state      sftState
@@ -177,7 +178,9 @@ func (s *sft) restore(ctx context.Context) error {
 	for range s.step {
 		s.rows.next()
 	}
-	s.log, _, err = openStepLog(s.deps.Dir, s.step)
+	var history []StepRecord
+	s.log, history, err = openStepLog(s.deps.Dir, s.step)
+	s.norms = norms(history)
 	return err
 }
 
@@ -201,7 +204,7 @@ func (s *sft) takeStep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: step %d: %w", s.deps.Stage, s.step+1, err)
 	}
-	o := s.cfg.Optimizer.objective("sft", s.step+1, s.cfg.MaxSteps)
+	o := s.cfg.Optimizer.objective("sft", s.step+1, s.cfg.MaxSteps, s.norms)
 	s.clock.enter("train")
 	stats, err := s.deps.Learner.Step(ctx, b, o)
 	if err != nil {
@@ -210,6 +213,8 @@ func (s *sft) takeStep(ctx context.Context) error {
 	}
 	s.step++
 	rec := StepRecord{Stage: s.deps.Stage, Step: s.step, Total: s.cfg.MaxSteps, LR: o.LR, Stats: stats}
+	rec.markSpike(s.cfg.Optimizer.spikeBound(s.norms), s.deps.Notice)
+	s.norms = append(s.norms, stats.GradNorm)
 	return s.conclude(ctx, &rec, ids(b))
 }
 

@@ -115,7 +115,8 @@ func (g *grpo) train(ctx context.Context, a coordinator.Train) error {
 	if err := g.deps.at.cross("train"); err != nil {
 		return err
 	}
-	o := g.cfg.Optimizer.objective("grpo", a.Step, g.cfg.Steps)
+	usual := norms(g.history)
+	o := g.cfg.Optimizer.objective("grpo", a.Step, g.cfg.Steps, usual)
 	o.Loss = g.cfg.Loss.Resolved(float64(2 * g.cfg.MaxTokens)) // two turns
 	b, permuted, err := g.batch(a.Step, a.Groups)
 	if err != nil {
@@ -129,6 +130,7 @@ func (g *grpo) train(ctx context.Context, a coordinator.Train) error {
 		if rec.Stats, err = g.update(ctx, b, o); err != nil {
 			return fmt.Errorf("step %d: %w", a.Step, err)
 		}
+		rec.markSpike(g.cfg.Optimizer.spikeBound(usual), g.deps.Notice)
 	}
 	g.step = a.Step
 	if err := g.deps.at.cross("trained"); err != nil {
