@@ -47,4 +47,4 @@ fi
 export XRAGENT_CHROMIUM
 "$XRAGENT_CHROMIUM" --version
 make build
-XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 2h -tags integration -run Integration -v -p 1 ./cmd/xragent ./web
+XRAGENT_BIN="$PWD/bin/xragent" go test -count=1 -timeout 2h -tags integration -run Integration -v -p 1 ./cmd/xragent ./web ./policy/embedded

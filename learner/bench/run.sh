@@ -14,4 +14,4 @@ if [ -z "${XRAGENT_PYTHON:-}" ]; then
 fi
 cd ../..
 export XRAGENT_PYTHON
-XRAGENT_PEER=${PEER:-.} ${GO:-go} test -count=1 -timeout 2h -run '^TestPeerSpeed$' -v ./policy/embedded | grep -v '^===\|^---'
+XRAGENT_PEER=${PEER:-.} ${GO:-go} test -count=1 -timeout 2h -run '^TestPeerSpeed$' -v ./policy/embedded
