@@ -89,7 +89,7 @@ func (s *session) learner(w *embedded.Weights) (*embedded.Learner, error) {
 	return embedded.NewLearner(s.model(), w, embedded.LearnerOptions{
 		Run: s.cfg.Run.Name, Threads: e.ResolvedThreads(), MicroTokens: e.MicroTokens,
 		Reference: s.cfg.GRPO.Loss.KL.Coef > 0, Images: s.blobs.Get, Processor: s.images, Put: (&publishedWeights{store: s.blobs}).Put,
-		Repro: s.path("repro"),
+		Repro: s.path("repro"), Notice: func(text string) { s.notice("%s", text) },
 	})
 }
 

@@ -116,9 +116,19 @@ func (l *Learner) readState(path string) (state, error) {
 	case st.Config != own:
 		return st, fmt.Errorf("%s: saved for the config.json %.12s, the learner has %.12s", path, st.Config, own)
 	case st.Kernels != simd.Kernels():
-		return st, fmt.Errorf("%s: saved with kernels %s, this machine runs %s; the run would not continue with the same bits (XRAGENT_KERNELS selects)", path, st.Kernels, simd.Kernels())
+		return st, l.otherKernels(path, st.Kernels)
 	}
 	return st, nil
+}
+
+// otherKernels warns, or refuses where nobody listens.
+func (l *Learner) otherKernels(path, saved string) error {
+	text := fmt.Sprintf("%s: saved with kernels %s, this machine runs %s: the run does not continue with the same bits (XRAGENT_KERNELS selects)", path, saved, simd.Kernels())
+	if l.opts.Notice == nil {
+		return errors.New(text)
+	}
+	l.opts.Notice(text)
+	return nil
 }
 
 func readMoments(path string, w *Weights) ([2][]float32, error) {

@@ -217,8 +217,10 @@ func (m *model) differentiate(loss *G.Node, gradient []float32) {
 	}
 	m.apply("accumulate", scalar(), grads, func(v [][]float32, _ []float32) {
 		for i, s := range m.spans {
-			sum := gradient[s[0]:s[1]]
-			simd.Add(sum, sum, v[i])
+			simd.For(m.feed.threads, s[1]-s[0], func(lo, hi int) {
+				sum := gradient[s[0]+lo : s[0]+hi]
+				simd.Add(sum, sum, v[i][lo:hi])
+			})
 		}
 	})
 }

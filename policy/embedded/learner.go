@@ -36,6 +36,9 @@ type LearnerOptions struct {
 	// Repro is a directory for steps that break: repro-N.json, see [ReadRepro].
 	// Empty: none is kept.
 	Repro string
+	// Notice says what a person should know: that a run goes on with other
+	// kernels, and so with other bits. Nil: that is an error.
+	Notice func(string)
 }
 
 // A Learner trains the embedded policy. It implements trainer.Learner, and is

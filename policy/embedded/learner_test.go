@@ -308,6 +308,25 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
+// With somebody to tell, a run goes on under other kernels.
+func TestLoadWarnsOfOtherKernels(t *testing.T) {
+	l, dir := newTestLearner(t, tiny(), 1, 80), t.TempDir()
+	var notices []string
+	l.opts.Notice = func(text string) { notices = append(notices, text) }
+	if err := l.Save(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Load(t.Context(), dir); err != nil || len(notices) > 0 {
+		t.Fatalf("own kernels: %v, notices %q", err, notices)
+	}
+	if err := rewrite(dir, stateFile, `"kernels":"`, `"kernels":"x`); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Load(t.Context(), dir); err != nil || len(notices) != 1 || !strings.Contains(notices[0], "kernels x") {
+		t.Errorf("other kernels: %v, notices %q", err, notices)
+	}
+}
+
 func rewrite(dir, name, old, replacement string) error {
 	path := filepath.Join(dir, name)
 	data, err := os.ReadFile(path)

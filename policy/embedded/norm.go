@@ -29,11 +29,13 @@ func (b *builder) rmsNorm(x, w *G.Node, eps float64, rows *int) *G.Node {
 	}, func(out, dy *G.Node) *G.Node {
 		return b.like(w, "rms_norm_dw", G.Nodes{dy, x, out}, func(v [][]float32, d []float32) {
 			clear(d)
-			product := make([]float32, n)
-			for r := range *rows {
-				simd.Mul(product, v[0][r*n:(r+1)*n], v[1][r*n:(r+1)*n])
-				simd.Axpy(rstd[r], product, d)
-			}
+			b.columns(n, func(lo, hi int) {
+				product := make([]float32, hi-lo)
+				for r := range *rows {
+					simd.Mul(product, v[0][r*n+lo:r*n+hi], v[1][r*n+lo:r*n+hi])
+					simd.Axpy(rstd[r], product, d[lo:hi])
+				}
+			})
 		})
 	})
 }
@@ -80,11 +82,13 @@ func (b *builder) layerNorm(x, w, bias *G.Node, rows *int) *G.Node {
 	}, func(out, dy *G.Node) *G.Node {
 		return b.like(w, "layer_norm_dw", G.Nodes{dy, out}, func(v [][]float32, d []float32) {
 			clear(d)
-			product := make([]float32, n)
-			for r := range *rows {
-				simd.Mul(product, v[0][r*n:(r+1)*n], unit[r*n:(r+1)*n])
-				simd.Add(d, d, product)
-			}
+			b.columns(n, func(lo, hi int) {
+				product := make([]float32, hi-lo)
+				for r := range *rows {
+					simd.Mul(product, v[0][r*n+lo:r*n+hi], unit[r*n+lo:r*n+hi])
+					simd.Add(d[lo:hi], d[lo:hi], product)
+				}
+			})
 		})
 	}, func(_, dy *G.Node) *G.Node { return b.columnSums(dy, bias, rows) })
 }

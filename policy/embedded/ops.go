@@ -45,18 +45,28 @@ func (b *builder) columnSums(dy, bias *G.Node, rows *int) *G.Node {
 	n := width(dy)
 	return b.like(bias, "column_sums", G.Nodes{dy}, func(v [][]float32, d []float32) {
 		clear(d)
-		for r := range *rows {
-			simd.Add(d, d, v[0][r*n:(r+1)*n])
-		}
+		b.columns(n, func(lo, hi int) {
+			for r := range *rows {
+				simd.Add(d[lo:hi], d[lo:hi], v[0][r*n+lo:r*n+hi])
+			}
+		})
 	})
+}
+
+// columns splits n columns over the threads. What sums rows column by column
+// has the same bits for any number of threads.
+func (b *builder) columns(n int, visit func(lo, hi int)) {
+	const least = 16 // columns, a cache line
+	simd.For(b.feed.threads, (n+least-1)/least, func(lo, hi int) { visit(lo*least, min(hi*least, n)) })
 }
 
 // add is x + y.
 func (b *builder) add(x, y *G.Node, rows *int) *G.Node {
 	n := width(x)
 	return b.like(x, "add", G.Nodes{x, y}, func(v [][]float32, out []float32) {
-		used := *rows * n
-		simd.Add(out[:used], v[0][:used], v[1][:used])
+		simd.For(b.feed.threads, *rows, func(lo, hi int) {
+			simd.Add(out[lo*n:hi*n], v[0][lo*n:hi*n], v[1][lo*n:hi*n])
+		})
 	}, identity, identity)
 }
 
