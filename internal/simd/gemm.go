@@ -99,7 +99,7 @@ func borrow(n int) *[]float32 {
 }
 
 // Packed is a right-hand matrix op(B) in the order in which the kernels read
-// it: packed once for many products, or written column by column.
+// it: packed once for many products, or written by column or by row.
 type Packed struct {
 	K, N int // shape of op(B)
 	data []float32

@@ -7,7 +7,7 @@ It reads requests from standard input, one JSON object a line, and answers each 
     {"do": "load", "dir": DIR}   DIR is an export with inputs.json, {ids [B, T], image pads expanded, grids [B, 3]},
                                  and pixels.safetensors, pixels [patches, row]; answers {}
     {"do": "eager"}              one step of forward, backward and AdamW; answers {seconds, cpu, loss}
-    {"do": "compile"}            the same with torch.compile, on a copy of its own
+    {"do": "compile"}            the same with torch.compile, on a copy of its own; {error} where it cannot compile
     {"do": "generate", "new": N} N greedy ids for each row; answers {seconds, cpu, ids [B, N]}
 
 The loss is the mean of -log p over all ids that are neither a row's first nor image pads.
@@ -83,8 +83,13 @@ class Peer:
                 return {}
             case "generate":
                 return self.generate(request["new"])
-            case kind:
-                return self.step(kind)
+            case "eager":
+                return self.step("eager")
+            case "compile":
+                try:
+                    return self.step("compile")
+                except Exception as e:  # no C++ compiler, say
+                    return dict(error=f"{type(e).__name__}: {e}".splitlines()[0])
 
 
 if __name__ == "__main__":
