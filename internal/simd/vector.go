@@ -190,21 +190,25 @@ func GELUTanhBackward(dx, x, dy []float32) {
 	geluBackwardPortable(dx, x, dy)
 }
 
-// GELU writes the exact GELU x·Φ(x) of x to dst, which may be x. It is not
-// vectorised: only the small mergers use it.
-func GELU(dst, x []float32) {
+// GELU writes the exact GELU x·Φ(x) of x to dst, which may be x, and Φ(x) to
+// cdf where that is not nil. It is not vectorised: only the small mergers use it.
+func GELU(dst, x []float32, cdf []float64) {
 	for i, v := range x {
-		dst[i] = float32(float64(v) * normalCDF(float64(v)))
+		p := normalCDF(float64(v))
+		dst[i] = float32(float64(v) * p)
+		if cdf != nil {
+			cdf[i] = p
+		}
 	}
 }
 
-// GELUBackward writes the gradient of [GELU] at x for the output gradient dy
-// to dx, which may be x or dy.
-func GELUBackward(dx, x, dy []float32) {
+// GELUBackward writes the gradient of [GELU] at x, with the Φ(x) that it left in
+// cdf, for the output gradient dy to dx, which may be x or dy.
+func GELUBackward(dx, x, dy []float32, cdf []float64) {
 	for i, v := range x {
 		z := float64(v)
 		density := math.Exp(-z*z/2) / math.Sqrt(2*math.Pi)
-		dx[i] = float32(float64(dy[i]) * (normalCDF(z) + z*density))
+		dx[i] = float32(float64(dy[i]) * (cdf[i] + z*density))
 	}
 }
 

@@ -103,8 +103,9 @@ func TestActivations(t *testing.T) {
 			GELUTanh(act, x)
 			GELUTanhBackward(dx, x, dy)
 			erf, dErf := make([]float32, n), make([]float32, n)
-			GELU(erf, x)
-			GELUBackward(dErf, x, dy)
+			cdf := make([]float64, n)
+			GELU(erf, x, cdf)
+			GELUBackward(dErf, x, dy, cdf)
 			for i := range n {
 				v, u, d := float64(x[i]), float64(up[i]), float64(dy[i])
 				for _, c := range []struct {
