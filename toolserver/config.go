@@ -15,7 +15,7 @@ import (
 // Config configures the tools. Functions are passed in by the program; the
 // rest is read from YAML.
 type Config struct {
-	Segmenter   string                   `yaml:"segmenter"`    // phantom, or none: every measurement is withheld
+	Segmenter   string                   `yaml:"segmenter"`    // phantom, or none: every measurement is withheld, also of radiographs
 	Gate        measure.Preset           `yaml:"gate"`         // all_or_nothing or per_measurement
 	Deadline    time.Duration            `yaml:"deadline"`     // of one call, waiting for a slot included
 	Deadlines   map[string]time.Duration `yaml:"deadlines"`    // by tool name, or measure; overrides Deadline
@@ -37,6 +37,9 @@ type Config struct {
 	CacheDir  string `yaml:"cache_dir,omitempty"`
 	CacheDisk int    `yaml:"cache_dir_mib,omitempty"`
 
+	// Network segments radiographs: empty for the embedded one, none, or a file of
+	// weights that learner/segment.py exported.
+	Network string `yaml:"network,omitempty"`
 	// MasksFrom are stored segmentations of radiographs, which go before the
 	// segmenter's: a CheXmask CSV file or a folder (see [OpenMasks]); empty: none.
 	MasksFrom string `yaml:"masks_from,omitempty"`

@@ -33,7 +33,7 @@ func TestDICOMThroughTheDoor(t *testing.T) {
 	film := dicomFilm(t, "lossless1")
 	ctx, meta := context.Background(), []dataset.Image{{Domain: "radiograph"}}
 	b, err := s.Measure(ctx, [][]byte{film}, meta)
-	if err != nil || b.Image != -1 || !slices.Contains(b.Reasons, "segmenter_domain") || !slices.Contains(b.Reasons, "chest_pattern") {
+	if err != nil || b.Image != -1 || !slices.Contains(b.Reasons, "lungs_found") || !slices.Contains(b.Reasons, "chest_pattern") {
 		t.Errorf("bundle %+v, %v", b, err)
 	}
 	if obs := call(t, s, "roi_crop", `{"box":[0,0,1,1]}`, [][]byte{film}, meta); len(obs.PNG) == 0 || obs.Error != "" {

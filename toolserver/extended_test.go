@@ -218,6 +218,7 @@ func TestSegmentationTool(t *testing.T) {
 		t.Errorf("%+v", said(obs))
 	}
 	meta[0].Domain = "radiograph"
+	s = extended(t, func(c *Config) { c.Network = "none" })
 	if obs := call(t, s, segmentName, `{}`, images, meta); !strings.Contains(obs.Error, `no segmenter for images of domain "radiograph"`) {
 		t.Errorf("%+v", said(obs))
 	}
@@ -399,6 +400,13 @@ func TestExtendedConfig(t *testing.T) {
 		c.MasksFrom = from
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "masks_from") {
 			t.Errorf("masks from %s: error %v", from, err)
+		}
+	}
+	for _, network := range []string{"no/such/file", "extended_test.go"} {
+		c := Default()
+		c.Network = network
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "field network: ") || !strings.Contains(err.Error(), network) {
+			t.Errorf("network %s: error %v", network, err)
 		}
 	}
 	for want, change := range map[string]func(*Config){

@@ -121,7 +121,7 @@ const resultsName = "results"
 // results is a digest of what decides the results: the same for servers that
 // may share the work.
 func (s *Server) results() string {
-	parts := [][]byte{[]byte(measure.Version), []byte(s.cfg.Gate), []byte(s.cfg.Schemas), s.segmenterKey()}
+	parts := [][]byte{[]byte(measure.Version), []byte(s.cfg.Gate), []byte(s.cfg.Schemas), s.everySegmenter()}
 	for _, name := range s.names {
 		parts = append(parts, []byte(name), []byte(s.tools[name].version))
 	}

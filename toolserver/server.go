@@ -24,17 +24,17 @@ const measureName = "measure"
 
 // A Server executes tools in process. It is safe for concurrent use.
 type Server struct {
-	cfg       Config
-	names     []string // of the tools, in the order of their schemas
-	tools     map[string]*binding
-	segmenter segment.Segmenter // nil: none
-	calls     *cache[rollout.Observation]
-	slots     chan struct{}
-	masks     MaskSource // nil: none
-	disk      *disk      // nil: none
-	bundles   *flight[rollout.Bundle]
-	views     *flight[*view] // has no slots of its own: it runs inside a call
-	tally     tally
+	cfg        Config
+	names      []string // of the tools, in the order of their schemas
+	tools      map[string]*binding
+	segmenters []segment.Segmenter // at most one a domain
+	calls      *cache[rollout.Observation]
+	slots      chan struct{}
+	masks      MaskSource // nil: none
+	disk       *disk      // nil: none
+	bundles    *flight[rollout.Bundle]
+	views      *flight[*view] // has no slots of its own: it runs inside a call
+	tally      tally
 }
 
 // New builds the tools.
@@ -64,8 +64,8 @@ func New(cfg Config) (*Server, error) {
 	if s.disk, err = openDisk(cfg.CacheDir, cfg.CacheDisk<<20); err != nil {
 		return nil, err
 	}
-	if cfg.Segmenter == "phantom" {
-		s.segmenter = segment.Phantom{}
+	if s.segmenters, err = openSegmenters(cfg); err != nil {
+		return nil, err
 	}
 	return s, s.addTools(base)
 }
@@ -150,7 +150,7 @@ func (s *Server) call(ctx context.Context, tool string, args json.RawMessage, im
 		if study, err = s.study(images, meta); err != nil {
 			return obs, "", err
 		}
-		parts = append(parts, s.segmenterKey(), study.key[:])
+		parts = append(parts, s.segmenterKey(meta), study.key[:])
 	}
 	k := keyOf(parts...)
 	obs, hit, err := b.calls.do(ctx, k, s.deadline(b), func(ctx context.Context) (rollout.Observation, int, error) {
@@ -224,7 +224,7 @@ func (s *Server) measure(ctx context.Context, images [][]byte, meta []dataset.Im
 	if err != nil {
 		return rollout.Bundle{}, false, err
 	}
-	k := keyOf([]byte(measureName), []byte(measure.Version), []byte(s.cfg.Gate), s.segmenterKey(), study.key[:])
+	k := keyOf([]byte(measureName), []byte(measure.Version), []byte(s.cfg.Gate), s.segmenterKey(meta), study.key[:])
 	return s.bundles.do(ctx, k, s.cfg.deadline(measureName), func(context.Context) (rollout.Bundle, int, error) {
 		bundle, err := study.measure(s.cfg.Gate)
 		return bundle, 4096, err
@@ -237,17 +237,6 @@ func copyBundle(b rollout.Bundle) rollout.Bundle {
 	b.Measurements = append([]rollout.Measurement(nil), b.Measurements...)
 	b.Reasons = append([]string(nil), b.Reasons...)
 	return b
-}
-
-func (s *Server) segmenterKey() []byte {
-	name := ""
-	if s.segmenter != nil {
-		name = s.segmenter.Name()
-	}
-	if s.masks != nil {
-		name += " " + s.masks.Name()
-	}
-	return []byte(name)
 }
 
 // A Study is what a tool may look at: a study's images with their metadata.
@@ -285,6 +274,7 @@ type view struct {
 	gray   *image.Gray
 	about  dataset.Image  // what the file itself says
 	masks  *segment.Masks // nil: not this segmenter's domain, or it found nothing
+	second *segment.Masks // what a second look found; nil where there is none
 	boxes  lungBoxes
 	domain string
 	stored bool // the masks were given, not found
@@ -321,7 +311,7 @@ func (st *Study) view(n int) (*view, error) {
 	}
 	i, s := n-1, st.server
 	domain := st.meta[i].Domain
-	k := keyOf([]byte("view"), []byte(domain), s.segmenterKey(), st.keys[i][:], []byte(s.maskPath(st.meta[i])))
+	k := keyOf([]byte("view"), []byte(domain), s.segmenterKey(st.meta[i:i+1]), st.keys[i][:], []byte(s.maskPath(st.meta[i])))
 	v, _, err := s.views.do(context.Background(), k, s.cfg.Deadline, func(context.Context) (*view, int, error) {
 		v, err := s.look(st.images[i], st.meta[i], st.keys[i])
 		if err != nil {
@@ -341,13 +331,8 @@ func (s *Server) look(file []byte, meta dataset.Image, hash key) (*view, error) 
 	v := &view{gray: gray, about: film.About, domain: domain, hash: hash}
 	if s.storedMasks(v, meta) {
 		v.stored = true
-	} else if s.segmenter != nil && s.segmenter.Domain() == domain {
-		m, err := s.segmenter.Segment(gray)
-		if err != nil {
-			v.failed = err.Error()
-		} else {
-			v.masks = &m
-		}
+	} else if g := s.segmenter(domain); g != nil {
+		v.segmentBy(g)
 	}
 	v.boxes = boxesOf(v.masks, gray.Rect)
 	return v, nil
@@ -355,8 +340,10 @@ func (s *Server) look(file []byte, meta dataset.Image, hash key) (*view, error) 
 
 func (v *view) size() int {
 	n := len(v.gray.Pix) + 2*parseSize*parseSize // with its patch
-	if v.masks != nil {
-		n += 3 * len(v.gray.Pix)
+	for _, m := range []*segment.Masks{v.masks, v.second} {
+		if m != nil {
+			n += 3 * len(v.gray.Pix)
+		}
 	}
 	return n
 }
@@ -368,12 +355,12 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 		if err != nil {
 			return rollout.Bundle{}, err
 		}
-		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: v.stored || st.server.inDomain(v.domain)}
+		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: v.stored || st.server.segmenter(v.domain) != nil}
 		switch m := v.masks; {
 		case m != nil && v.domain == "phantom":
 			in.Masks = measure.Masks(*m)
 		case m != nil:
-			in.Structures = &measure.Structures{RightLung: m.RightLung, LeftLung: m.LeftLung, Heart: m.Heart}
+			in.Structures, in.Second = StructuresOf(m), StructuresOf(v.second)
 		}
 		b := measure.Assess(in, preset)
 		if anyAdmitted(b) {
@@ -401,10 +388,6 @@ func completed(m, file dataset.Image) dataset.Image {
 	}
 	m.SquarePx = m.SquarePx || file.SquarePx
 	return m
-}
-
-func (s *Server) inDomain(domain string) bool {
-	return s.segmenter != nil && s.segmenter.Domain() == domain
 }
 
 func anyAdmitted(b rollout.Bundle) bool {

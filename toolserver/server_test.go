@@ -268,7 +268,7 @@ func TestMeasurePhantoms(t *testing.T) {
 
 func TestMeasureOtherDomain(t *testing.T) {
 	_, images, meta := film(t, 0)
-	meta[0].Domain = "radiograph"
+	meta[0].Domain = "ultrasound"
 	b, err := serverFor(t, nil).Measure(context.Background(), images, meta)
 	if err != nil || b.Image != -1 || len(b.Reasons) == 0 || b.Reasons[0] != "segmenter_domain" {
 		t.Errorf("%+v, %v; want everything withheld by segmenter_domain", b, err)

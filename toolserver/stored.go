@@ -42,6 +42,7 @@ func (s *Server) storedMasks(v *view, meta dataset.Image) bool {
 		nan := math.NaN()
 		v.masks = &segment.Masks{RightLung: set.RightLung, LeftLung: set.LeftLung, Heart: set.Heart,
 			Spine: nan, Trachea: nan, Airway: nan, Clavicle: nan, Level: nan}
+		v.masks.Contrast = segment.Contrast(v.gray, *v.masks)
 	}
 	return found || err != nil
 }

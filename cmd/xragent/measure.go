@@ -27,6 +27,7 @@ type measureFlags struct {
 	gate      string
 	view      string
 	masksFrom string
+	network   string
 	masks     string
 	overlay   string
 	phantom   bool
@@ -65,7 +66,8 @@ func measureCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "measure FILE...", Short: "Measure radiographs (DICOM, PNG, JPEG), and say which numbers are valid", Args: cobra.MinimumNArgs(1),
 		Long: "Measure radiographs, and say which numbers may be shown and why others may not.\n" +
-			"Masks are read with --masks-from DIR (NAME_right_lung.png, NAME_left_lung.png, NAME_heart.png), or found in synthetic films with --phantom.\n" +
+			"Lungs and heart are found by the embedded network, or read with --masks-from DIR (NAME_right_lung.png, NAME_left_lung.png,\n" +
+			"NAME_heart.png); synthetic films need --phantom.\n" +
 			"No number is a clinical claim. Exit status 3 when some file could not be measured.",
 		RunE: func(cmd *cobra.Command, args []string) error { return measureFiles(cmd.OutOrStdout(), f, args) },
 	}
@@ -75,6 +77,7 @@ func measureCommand() *cobra.Command {
 	flags.StringVar(&f.gate, "gate", string(measure.AllOrNothing), "all_or_nothing or per_measurement")
 	flags.StringVar(&f.view, "view", "", "the films' view where a file does not say: PA, AP, LATERAL or OTHER")
 	flags.StringVar(&f.masksFrom, "masks-from", "", "read masks from this folder")
+	flags.StringVar(&f.network, "network", "", "weights of another network, or none; default: the embedded one")
 	flags.StringVar(&f.masks, "masks", "", "write the masks to this folder")
 	flags.StringVar(&f.overlay, "overlay", "", "write pictures with outlines, lines and verdicts to this folder")
 	flags.BoolVar(&f.phantom, "phantom", false, "the films are synthetic")
@@ -89,8 +92,8 @@ func (f measureFlags) validate() error {
 		return usageError{fmt.Errorf("measure: --gate is %q, want %s or %s", f.gate, measure.AllOrNothing, measure.PerMeasurement)}
 	case !slices.Contains([]string{"", "PA", "AP", "LATERAL", "OTHER"}, f.view):
 		return usageError{fmt.Errorf("measure: --view is %q, want PA, AP, LATERAL or OTHER", f.view)}
-	case f.phantom && f.masksFrom != "":
-		return usageError{fmt.Errorf("measure: --phantom and --masks-from exclude each other")}
+	case f.phantom && (f.masksFrom != "" || f.network != ""):
+		return usageError{fmt.Errorf("measure: --phantom excludes --masks-from and --network")}
 	}
 	return nil
 }
@@ -106,10 +109,14 @@ func measureFiles(w io.Writer, f measureFlags, paths []string) error {
 			}
 		}
 	}
+	by, err := f.segmenter()
+	if err != nil {
+		return err
+	}
 	rows := make([]measured, len(paths))
 	failed := 0
 	for i, path := range paths {
-		if rows[i] = f.measure(path); rows[i].Error != "" {
+		if rows[i] = f.measure(path, by); rows[i].Error != "" {
 			failed++
 		}
 	}
@@ -123,7 +130,7 @@ func measureFiles(w io.Writer, f measureFlags, paths []string) error {
 }
 
 // measure measures one file; what goes wrong stands in the row.
-func (f measureFlags) measure(path string) measured {
+func (f measureFlags) measure(path string, by segment.Segmenter) measured {
 	row := measured{File: path, CTRVariant: f.variant, Shown: []string{}, Reasons: []measuredReason{}}
 	film, err := readFilm(path)
 	if err != nil {
@@ -131,7 +138,7 @@ func (f measureFlags) measure(path string) measured {
 		return row
 	}
 	in := measure.Input{Image: film.Gray, Meta: f.about(film), CTR: f.variant}
-	if err := f.find(&in, path); err != nil {
+	if err := f.find(&in, path, by); err != nil {
 		row.Error = err.Error()
 		return row
 	}
@@ -158,25 +165,42 @@ func (f measureFlags) about(film toolserver.Film) dataset.Image {
 	return m
 }
 
-// find fills in masks: stored ones, or a phantom's.
-func (f measureFlags) find(in *measure.Input, path string) error {
-	switch {
-	case f.masksFrom != "":
+// find fills in masks: stored ones, or those that a segmenter finds; nil: none.
+func (f measureFlags) find(in *measure.Input, path string, by segment.Segmenter) error {
+	if f.masksFrom != "" {
 		s, err := readMasks(f.masksFrom, stem(path), in.Image.Rect.Size())
-		if err != nil {
-			return err
-		}
 		in.Structures, in.InDomain = &s, true
+		return err
+	}
+	if by == nil {
+		return nil
+	}
+	in.InDomain = true
+	m, second, err := toolserver.SegmentTwice(by, in.Image)
+	switch {
+	case err != nil:
+		in.Failed = err.Error()
 	case f.phantom:
-		in.InDomain = true
-		m, err := segment.Phantom{}.Segment(in.Image)
-		if err != nil {
-			in.Failed = err.Error()
-			return nil
-		}
 		in.Masks = measure.Masks(m)
+	default:
+		in.Structures, in.Second = toolserver.StructuresOf(&m), toolserver.StructuresOf(second)
 	}
 	return nil
+}
+
+// segmenter returns the one that the flags ask for, nil for none.
+func (f measureFlags) segmenter() (segment.Segmenter, error) {
+	if f.phantom {
+		return segment.Phantom{}, nil
+	}
+	network, err := toolserver.OpenNetwork(f.network)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("measure: --network: %w", err)}
+	}
+	if network == nil {
+		return nil, nil
+	}
+	return network, nil
 }
 
 // structures are the masks that an input has, for drawing and writing.

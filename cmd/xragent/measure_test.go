@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"image"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"xragent/dataset/phantom"
+)
+
+// plainFilm writes the first sound frontal phantom and returns its path and its
+// true ratio.
+func plainFilm(t *testing.T, dir string) (string, float64) {
+	t.Helper()
+	cfg := phantom.Config{Seed: 21, Train: 200}
+	for i := range cfg.Train {
+		truth := phantom.Describe(cfg, i).Truth
+		if truth.View != phantom.PA || truth.Fault != phantom.NoFault || len(truth.Findings) > 0 {
+			continue
+		}
+		s := phantom.Generate(cfg, i)
+		file, err := s.EncodePNG()
+		path := filepath.Join(dir, "film.png")
+		if err == nil {
+			err = os.WriteFile(path, file, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path, truth.Apparent.CTR
+	}
+	t.Fatal("no plain film among 200")
+	return "", 0
+}
+
+// TestMeasureWithoutMasks holds that a plain file is segmented and measured by
+// the embedded network, that masks and picture are written, and that a broken
+// file beside it stops nothing.
+func TestMeasureWithoutMasks(t *testing.T) {
+	dir := t.TempDir()
+	path, want := plainFilm(t, dir)
+	broken := filepath.Join(dir, "broken.png")
+	if err := os.WriteFile(broken, []byte("no picture"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	masks, overlay := filepath.Join(dir, "masks"), filepath.Join(dir, "overlay")
+	var out, complaints bytes.Buffer
+	code := Main([]string{"measure", "--json", "--view", "PA", "--masks", masks, "--overlay", overlay, path, broken}, &out, &complaints)
+	if code != exitPartly {
+		t.Fatalf("exit status %d, want %d: %s", code, exitPartly, complaints.String())
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	var rows [2]measured
+	for i, line := range lines {
+		if err := json.Unmarshal([]byte(line), &rows[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(lines) != 2 || rows[1].Error == "" || rows[0].Error != "" || rows[0].CTR == nil {
+		t.Fatalf("%s", out.String())
+	}
+	if d := *rows[0].CTR - want; d < -0.05 || d > 0.05 {
+		t.Errorf("ratio %.3f, want %.3f within 0.05", *rows[0].CTR, want)
+	}
+	for _, name := range []string{"film_right_lung.png", "film_left_lung.png", "film_heart.png"} {
+		m := readPNG(t, filepath.Join(masks, name)).(*image.Gray)
+		inside, outside := bytes.Count(m.Pix, []byte{255}), bytes.Count(m.Pix, []byte{0})
+		if m.Rect.Dx() != phantom.Size || m.Rect.Dy() != phantom.Size || inside == 0 || inside+outside != len(m.Pix) {
+			t.Errorf("%s: %v with %d pixels of 255 and %d of 0, want those only and the film's size", name, m.Rect, inside, outside)
+		}
+	}
+	readPNG(t, filepath.Join(overlay, "film.png"))
+}
+
+func readPNG(t *testing.T, path string) image.Image {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := png.Decode(f)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return img
+}
+
+// TestMeasureNetworkFlag holds that none withholds and that a file that is no
+// network is named.
+func TestMeasureNetworkFlag(t *testing.T) {
+	path, _ := plainFilm(t, t.TempDir())
+	var out, complaints bytes.Buffer
+	if code := Main([]string{"measure", "--network", "none", path}, &out, &complaints); code != 0 || !strings.Contains(out.String(), "segmenter_domain") {
+		t.Errorf("none: exit status %d, %s%s", code, out.String(), complaints.String())
+	}
+	if code := Main([]string{"measure", "--network", path, path}, &out, &complaints); code != exitUsage || !strings.Contains(complaints.String(), "--network: "+path) {
+		t.Errorf("a film for weights: exit status %d, %s", code, complaints.String())
+	}
+}
