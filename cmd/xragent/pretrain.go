@@ -29,7 +29,10 @@ func phaseName(d radcot.Drill) string { return configs.StagePre + "-" + string(d
 
 const (
 	validationDrills = 100
-	lookupsPerFilm   = 0.25 // look-ups among the films, so that they are not forgotten
+	// What was learned before stands among what is learned next, or it is forgotten.
+	lookupsPerCells = 0.1
+	lookupsPerFilm  = 0.25
+	cellsPerFilm    = 2 // one in so many
 )
 
 func (s *session) phases() []phase {
@@ -92,11 +95,15 @@ func (s *session) drills(ctx context.Context, kind radcot.Drill, split string, n
 		return radcot.Drills(kind, seed, n, deps)
 	}
 	films, err := s.films(ctx, split, n, deps)
-	if err != nil || kind == radcot.Cells {
-		return films.cells, err
+	if err != nil {
+		return nil, err
 	}
-	lookups, err := radcot.Drills(radcot.Lookup, seed, int(lookupsPerFilm*float64(n)), deps)
-	return append(slices.Clone(films.see), lookups...), err
+	rows, share := films.cells, lookupsPerCells
+	if kind == radcot.See {
+		rows, share = slices.Concat(films.see, films.cells[:len(films.cells)/cellsPerFilm]), lookupsPerFilm
+	}
+	lookups, err := radcot.Drills(radcot.Lookup, seed, int(share*float64(n)), deps)
+	return slices.Concat(rows, lookups), err
 }
 
 // drillDeps draws option texts from the training questions.
