@@ -29,10 +29,9 @@ func phaseName(d radcot.Drill) string { return configs.StagePre + "-" + string(d
 
 const (
 	validationDrills = 100
-	// What was learned before stands among what is learned next, or it is forgotten.
-	lookupsPerCells = 0.1
-	lookupsPerFilm  = 0.25
-	cellsPerFilm    = 2 // one in so many
+	// Among the films, so that what was drilled before is not forgotten.
+	lookupsPerFilm = 0.25
+	cellsPerFilm   = 2 // of the rows with cells one in so many
 )
 
 func (s *session) phases() []phase {
@@ -98,12 +97,11 @@ func (s *session) drills(ctx context.Context, kind radcot.Drill, split string, n
 	if err != nil {
 		return nil, err
 	}
-	rows, share := films.cells, lookupsPerCells
-	if kind == radcot.See {
-		rows, share = slices.Concat(films.see, films.cells[:len(films.cells)/cellsPerFilm]), lookupsPerFilm
+	if kind == radcot.Cells { // the language model is frozen and forgets nothing
+		return films.cells, nil
 	}
-	lookups, err := radcot.Drills(radcot.Lookup, seed, int(share*float64(n)), deps)
-	return slices.Concat(rows, lookups), err
+	lookups, err := radcot.Drills(radcot.Lookup, seed, int(lookupsPerFilm*float64(n)), deps)
+	return slices.Concat(films.see, films.cells[:len(films.cells)/cellsPerFilm], lookups), err
 }
 
 // drillDeps draws option texts from the training questions.

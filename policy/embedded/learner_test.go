@@ -535,3 +535,44 @@ func TestMarks(t *testing.T) {
 		}
 	}
 }
+
+// With the rest frozen a step moves the vision tower as far as its own gradient
+// says, and nothing else by a bit.
+func TestOnlyVision(t *testing.T) {
+	cfg := tiny()
+	l := newTestLearner(t, cfg, 1, 256)
+	before := l.Weights()
+	row := testRow(cfg, 1, 24, 0)
+	b := batch.Batch{Rows: []batch.Row{row}, Tokens: row.LossTokens()}
+	o := batch.Objective{Kind: "sft", LR: 1e-2, Weight: batch.Adam{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, Only: batch.Vision}
+	part, err := l.Step(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	after := l.Weights()
+	for i, x := range before.Tensors() {
+		same := slices.Equal(x.Data, after.Tensors()[i].Data)
+		if text := !strings.HasPrefix(x.Name, visualPrefix); text && !same {
+			t.Errorf("%s is frozen and moved", x.Name)
+		}
+		if !same {
+			moved++
+		}
+	}
+	if moved == 0 {
+		t.Error("nothing moved")
+	}
+	o.Only = ""
+	whole, err := newTestLearner(t, cfg, 1, 256).Step(t.Context(), b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !(part.GradNorm > 0 && part.GradNorm < whole.GradNorm) {
+		t.Errorf("gradient norm %v of the tower, %v of everything", part.GradNorm, whole.GradNorm)
+	}
+	o.Only = "heart"
+	if _, err := l.Step(t.Context(), b, o); err == nil {
+		t.Error("an unknown part was trained")
+	}
+}
