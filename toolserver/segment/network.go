@@ -14,9 +14,9 @@ import (
 // learner/segment.py. It sees a film of any size and any aspect squeezed to
 // 256 × 256 pixels.
 //
-// It was taught that the right lung lies on the image's left, and never shown
-// a mirrored film; it outlines something on most images. Whether that is a
-// chest, and whole, is for the gate to say. Landmarks it does not find.
+// It calls the lung on the image's left the right one, on mirrored films too,
+// and outlines something on most images. Whether that is a chest, whole and the
+// right way round, is for the gate to say. Landmarks it does not find.
 type Network struct {
 	name string
 	net  *net
