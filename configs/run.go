@@ -21,7 +21,6 @@ import (
 	"xragent/rollout/loop"
 	"xragent/toolserver"
 	"xragent/trainer"
-	"xragent/trainer/batch"
 	"xragent/trainer/loss"
 	"xragent/web"
 )
@@ -135,7 +134,6 @@ func defaultPretrain() Pretrain {
 	p.Repeat.MaxSteps, p.Repeat.Optimizer.Decay = 500, "constant"
 	p.Lookup.MaxSteps, p.Lookup.Optimizer.Decay = 300, "constant"
 	p.Cells.MaxSteps, p.Cells.BatchTokens, p.Cells.Optimizer.LR, p.Cells.Optimizer.FinalLR = 600, 1024, 5e-4, 0.02
-	p.Cells.Optimizer.Only = batch.Vision // or what the drills before taught is forgotten
 	p.See.MaxSteps = 600
 	return p
 }
@@ -200,9 +198,6 @@ func (r Run) validate(path string, given []string) error {
 	section("stages", validateStages(r.Stages))
 	if r.Has(StagePre) && (r.Policy.Backend == "remote" || r.Policy.Embedded.Base != "none") {
 		section("stages", fmt.Errorf("pretrain is for a policy that begins from nothing: leave it out, or set policy.backend embedded and policy.embedded.base none"))
-	}
-	if r.Policy.Backend == "remote" && (r.SFT.Optimizer.Only != "" || r.GRPO.Optimizer.Only != "") {
-		section("policy", fmt.Errorf("backend remote trains no part of a policy alone: leave optimizer.only out"))
 	}
 	section("from", r.validateFrom())
 	section("data", r.Data.validate())

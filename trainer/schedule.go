@@ -22,10 +22,6 @@ type Optimizer struct {
 	// Spike cuts a gradient whose norm exceeds this many times the median of the
 	// last twenty steps' to that; 0: off.
 	Spike float64 `yaml:"spike,omitempty" json:"spike,omitempty"`
-
-	// Only is what is trained: vision, the tower with its mergers, the language
-	// model being frozen; "": everything. Embedded policy only.
-	Only string `yaml:"only,omitempty" json:"only,omitempty"`
 }
 
 // Validate reports the first setting that cannot train.
@@ -47,8 +43,6 @@ func (o Optimizer) Validate() error {
 		return fmt.Errorf("weight_decay = %v, max_norm = %v: must not be negative", o.Weight, o.MaxNorm)
 	case o.Spike != 0 && !(o.Spike > 1) || math.IsInf(o.Spike, 0):
 		return fmt.Errorf("spike = %v: must be above 1, or 0 (off)", o.Spike)
-	case o.Only != "" && o.Only != batch.Vision:
-		return fmt.Errorf("only = %q: must be %q, or empty for everything", o.Only, batch.Vision)
 	}
 	return nil
 }
@@ -75,7 +69,7 @@ func (o Optimizer) objective(kind string, step, total int, norms []float64) batc
 		most = bound
 	}
 	return batch.Objective{
-		Kind: kind, LR: o.Rate(step, total), MaxNorm: most, Only: o.Only,
+		Kind: kind, LR: o.Rate(step, total), MaxNorm: most,
 		Weight: batch.Adam{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, Decay: o.Weight},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"xragent/dataset"
 	"xragent/dataset/phantom"
 	"xragent/internal/blobs"
+	"xragent/policy/embedded"
 	"xragent/radcot"
 	"xragent/trainer"
 	"xragent/trainer/batch"
@@ -45,21 +46,36 @@ func (s *session) pretrainStage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var from *trainer.Checkpoint
+	w := s.untrained()
 	for _, p := range s.phases() {
-		if err := s.drill(ctx, p, deps, from); err != nil {
+		if err := s.drill(ctx, p, deps, w.Clone()); err != nil {
 			return err
 		}
 		c, err := trainer.BestCheckpoint(s.path(p.name()))
 		if err != nil {
 			return err
 		}
-		from = &c
+		trained, err := s.weights(c.LearnerDir())
+		if err != nil {
+			return err
+		}
+		if w, err = behind(p.drill, w, trained); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, from *trainer.Checkpoint) error {
+// behind returns the weights to go on with behind a drill. Of the cells' only
+// the eyes: their rows hold no text, and the language model forgets it.
+func behind(kind radcot.Drill, before, trained *embedded.Weights) (*embedded.Weights, error) {
+	if kind != radcot.Cells {
+		return trained, nil
+	}
+	return before, before.TakeVision(trained)
+}
+
+func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, w *embedded.Weights) error {
 	train, err := s.drills(ctx, p.drill, "", p.rows, deps)
 	if err != nil {
 		return err
@@ -68,7 +84,8 @@ func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, fro
 	if err != nil {
 		return err
 	}
-	l, err := s.learnerFrom(ctx, from)
+	start := w.Digest()
+	l, err := s.learner(w)
 	if err != nil {
 		return err
 	}
@@ -76,7 +93,7 @@ func (s *session) drill(ctx context.Context, p phase, deps radcot.DrillDeps, fro
 	cfg.Seed = s.seed(p.name(), cfg.Seed)
 	res, err := trainer.RunSFT(ctx, cfg, trainer.SFTDeps{
 		Stage: p.name(), Learner: l, Train: train, Validation: validate, Dir: s.path(p.name()), Resume: s.resume,
-		Digests: map[string]string{"weights": l.start, "tokenizer": blobs.Digest(s.codec.JSON()), "options": blobs.Digest(fmt.Append(nil, deps.Options)),
+		Digests: map[string]string{"weights": start, "tokenizer": blobs.Digest(s.codec.JSON()), "options": blobs.Digest(fmt.Append(nil, deps.Options)),
 			"generator": phantom.Hash(), "rows": fmt.Sprint(p.rows)},
 		Observe: s.observe, Notice: func(m string) { s.notice("%s", m) },
 	})
@@ -97,7 +114,7 @@ func (s *session) drills(ctx context.Context, kind radcot.Drill, split string, n
 	if err != nil {
 		return nil, err
 	}
-	if kind == radcot.Cells { // the language model is frozen and forgets nothing
+	if kind == radcot.Cells {
 		return films.cells, nil
 	}
 	lookups, err := radcot.Drills(radcot.Lookup, seed, int(lookupsPerFilm*float64(n)), deps)

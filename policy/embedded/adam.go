@@ -88,9 +88,6 @@ func checkObjective(o batch.Objective) error {
 			return fmt.Errorf("objective: %s is %v, must lie in [%.3g, %v)", c.name, c.value, c.lo, c.hi)
 		}
 	}
-	if o.Only != "" && o.Only != batch.Vision {
-		return fmt.Errorf("objective: only is %q, want %q or nothing", o.Only, batch.Vision)
-	}
 	if o.Kind == "grpo" {
 		if err := o.Loss.Ready(); err != nil {
 			return fmt.Errorf("objective: loss.%w", err)

@@ -119,28 +119,10 @@ func (l *Learner) step(ctx context.Context, b batch.Batch, o batch.Objective) (b
 		return stats, err
 	}
 	stats = total.stats(b, o)
-	trained := l.trained(o.Only)
 	if stats.GradNorm, err = l.clip(b, o); err != nil {
 		return stats, err
 	}
-	return stats, l.adam.take(trained, o)
-}
-
-// trained returns the parameters that a step moves, and clears the gradient of
-// the others, so that they do not count in its norm.
-func (l *Learner) trained(only string) []parameter {
-	if only == "" {
-		return l.params
-	}
-	var moved []parameter
-	for _, p := range l.params {
-		if strings.HasPrefix(p.Name, visualPrefix) {
-			moved = append(moved, p)
-		} else {
-			clear(l.gradient[p.lo : p.lo+len(p.Data)])
-		}
-	}
-	return moved
+	return stats, l.adam.take(l.params, o)
 }
 
 // Evaluate returns the mean of −log p over the batch's loss tokens.

@@ -3,6 +3,7 @@ package embedded
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -97,6 +98,20 @@ func (w *Weights) Clone() *Weights {
 	c := NewWeights(w.cfg)
 	copy(c.slab, w.slab)
 	return c
+}
+
+// TakeVision replaces the vision tower, its mergers included, by that of other
+// weights of the same configuration.
+func (w *Weights) TakeVision(from *Weights) error {
+	if w.cfg.fingerprint() != from.cfg.fingerprint() {
+		return errors.New("weights of another config.json have no vision tower to take")
+	}
+	for i, t := range w.tensors {
+		if strings.HasPrefix(t.Name, visualPrefix) {
+			copy(t.Data, from.tensors[i].Data)
+		}
+	}
+	return nil
 }
 
 // Digest returns the sha256, in hex, of the safetensors file that w makes.

@@ -242,3 +242,25 @@ func TestBFloat16RoundTrip(t *testing.T) {
 		t.Errorf("a second round changed the weights (%v)", err)
 	}
 }
+
+// Weights with another's vision tower have that and nothing else of the other.
+func TestTakeVision(t *testing.T) {
+	cfg := tiny()
+	w, other, before := Init(cfg, 1), Init(cfg, 2), Init(cfg, 1)
+	if err := w.TakeVision(other); err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range w.Tensors() {
+		want := before
+		if strings.HasPrefix(x.Name, visualPrefix) {
+			want = other
+		}
+		if !slices.Equal(x.Data, want.Tensors()[i].Data) {
+			t.Errorf("%s is not the one expected", x.Name)
+		}
+	}
+	cfg.Vision.Depth++
+	if err := w.TakeVision(Init(cfg, 1)); err == nil {
+		t.Error("a tower of another depth was taken")
+	}
+}

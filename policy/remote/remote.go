@@ -273,9 +273,6 @@ func (l *Learner) bring(ctx context.Context, f rollout.File) error {
 // checkFinite refuses what JSON cannot carry, what the learner does not train
 // and what would spoil the weights unseen.
 func checkFinite(b batch.Batch, o batch.Objective) error {
-	if o.Only != "" {
-		return fmt.Errorf("objective: only is %q: only the embedded policy trains a part of itself; leave optimizer.only out", o.Only)
-	}
 	if o.Kind == "grpo" {
 		if err := o.Loss.Ready(); err != nil {
 			return fmt.Errorf("objective: loss.%w", err)

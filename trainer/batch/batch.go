@@ -35,11 +35,7 @@ type Objective struct {
 	LR      float64     // of this step, after warm-up and decay
 	Weight  Adam
 	MaxNorm float64 // gradient clipping by global norm; 0: none
-	Only    string  // what is trained, the rest being frozen: Vision; "": everything
 }
-
-// Vision trains the vision tower with its mergers alone.
-const Vision = "vision"
 
 // Adam holds AdamW's constants.
 type Adam struct {
