@@ -63,7 +63,7 @@ func NewAtlas(t phantom.Truth) *Atlas {
 			break
 		}
 	}
-	const carinaBelow = 92
+	const carinaBelow = 92 // pixels, where the generator puts it; the masks do not show it
 	y := min(top+carinaBelow, phantom.Size-1)
 	if inner[0][y] >= 0 && inner[1][y] >= 0 {
 		a.carina = image.Pt((inner[0][y]+inner[1][y])/2, y)
@@ -255,6 +255,7 @@ func GridRow(id string, grids []Grid, merge int, d DrillDeps) (batch.Row, error)
 	h := fnv.New64a()
 	h.Write([]byte(id))
 	rng := rand.New(rand.NewPCG(h.Sum64(), 0))
+	words := d.cellIDs()
 	var ids, marks []int32
 	var uses []rollout.ImageUse
 	for i, g := range grids {
@@ -262,7 +263,7 @@ func GridRow(id string, grids []Grid, merge int, d DrillDeps) (batch.Row, error)
 		if err != nil {
 			return batch.Row{}, fmt.Errorf("%s: image %d: %w", id, i+1, err)
 		}
-		words, next := d.cellIDs(), 0
+		next := 0
 		for _, t := range shown {
 			mark := int32(-1)
 			if t == d.Codec.ImagePad() && next < len(g.Cells) {

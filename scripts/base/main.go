@@ -39,7 +39,7 @@ func write(run, out string) error {
 	record := embedded.BaseRecord{
 		Command:   "bin/xragent run configs/base.yaml && go run ./scripts/base runs/base",
 		Generator: phantom.Hash(), Tokenizer: blobs.Digest(codec.JSON()), Kernels: simd.Kernels(),
-		Data:    "synthetic only: random ids, look-ups in the protocol's form, coarse statements about phantoms of seeds that no shipped run uses",
+		Data:    "synthetic only: random ids, look-ups in the protocol's form, and what films, crops and cells show of phantoms of seeds that no shipped run uses",
 		Licence: "Apache-2.0",
 	}
 	var last trainer.Checkpoint
