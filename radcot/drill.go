@@ -248,21 +248,42 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// responses repeats what tools returned, in the order of the calls.
+// responses repeats what tools returned, in the order of the calls, and holds
+// the lungs' patterns against each other.
 func (d driller) responses() ([]rollout.Call, string) {
 	var calls []rollout.Call
 	var lines []string
-	for _, i := range d.rng.Perm(len(drillRegions))[:drillRounds/2] {
-		own := 20 + d.rng.IntN(40)
-		obs := fmt.Sprintf("opacity %d other side %d pattern %s spots %d", own, max(0, own-6+d.rng.IntN(13)),
-			[]string{"none", "weak", "strong"}[d.rng.IntN(3)], d.rng.IntN(8))
-		calls = append(calls, rollout.Call{Tool: "region_parse", Status: rollout.CallOK, Observation: obs})
-		lines = append(lines, ParseStatement(drillRegions[i], obs))
+	told := map[string]string{}
+	regions := slices.Clone(drillRegions)
+	if d.rng.IntN(2) == 0 {
+		regions = bothLungs
+	}
+	for _, i := range d.rng.Perm(len(regions))[:min(len(regions), drillRounds/2)] {
+		obs, pattern := d.parsed()
+		told[regions[i]] = pattern
+		calls = append(calls, rollout.Call{Tool: parseTool, Status: rollout.CallOK, Observation: obs})
+		lines = append(lines, ParseStatement(regions[i], obs))
 	}
 	text, _ := phantom.Protocol(fmt.Sprintf("P-%04d", d.rng.IntN(10000))) // all of these codes are known
-	calls = append(calls, rollout.Call{Tool: "evidence_lookup", Status: rollout.CallOK, Observation: text})
-	return calls, "<think>" + strings.Join(append(lines, text), " ") + "</think>"
+	calls = append(calls, rollout.Call{Tool: lookupTool, Status: rollout.CallOK, Observation: text})
+	lines = append(lines, text)
+	if right, left := told["right lung"], told["left lung"]; right != "" && left != "" {
+		lines = append(lines, PatternStatement(right, left))
+	}
+	return calls, "<think>" + strings.Join(lines, " ") + "</think>"
 }
+
+// parsed is what region_parse might return, its opacities close half of the time.
+func (d driller) parsed() (obs, pattern string) {
+	own, apart := 20+d.rng.IntN(40), 6
+	if d.rng.IntN(2) == 0 {
+		apart = 2
+	}
+	pattern = Patterns[d.rng.IntN(len(Patterns))]
+	return fmt.Sprintf("opacity %d other side %d pattern %s spots %d", own, own-apart+d.rng.IntN(2*apart+1), pattern, d.rng.IntN(8)), pattern
+}
+
+var bothLungs = []string{"right lung", "left lung"}
 
 var drillRegions = []string{"right upper zone", "right middle zone", "right lower zone",
 	"left upper zone", "left middle zone", "left lower zone", "right lung", "left lung"}

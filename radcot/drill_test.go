@@ -1,6 +1,7 @@
 package radcot
 
 import (
+	"cmp"
 	"reflect"
 	"regexp"
 	"slices"
@@ -93,10 +94,11 @@ func TestLookupsAreRight(t *testing.T) {
 func TestLookupsConclude(t *testing.T) {
 	d := drillDeps(t)
 	sides := regexp.MustCompile(`So (\w+) against (\w+): (\w+)\.`)
-	limits := regexp.MustCompile(`([\d.]+) (not )?over ([\d.]+)\. So (\w+)\.`)
+	limits := regexp.MustCompile(`([\d.]+) against ([\d.]+): (not )?over\. So (\w+)\.`)
+	patterns := regexp.MustCompile(`right lung: [^.]* pattern (\w+) [^.]*\. .*pattern (\w+) against (\w+): (\w+)\.`)
 	opacities := regexp.MustCompile(`: opacity (\d+) other side (\d+) [^,]*, (\w+)\.`)
 	seen := map[string]int{}
-	for _, r := range drills(t, Lookup, 5, 300) {
+	for _, r := range drills(t, Lookup, 5, 600) {
 		whole := d.Codec.(*chat.Codec).Decode(r.IDs)
 		for _, m := range sides.FindAllStringSubmatch(whole, -1) {
 			if seen["side "+m[3]]++; (m[1] == m[2]) != (m[3] == "yes") {
@@ -104,8 +106,14 @@ func TestLookupsConclude(t *testing.T) {
 			}
 		}
 		for _, m := range limits.FindAllStringSubmatch(whole, -1) {
-			if seen["limit "+m[4]]++; (number(t, m[1]) > number(t, m[3])) != (m[4] == "yes") || (m[2] == "") != (m[4] == "yes") {
+			if seen["limit "+m[4]]++; (number(t, m[1]) > number(t, m[2])) != (m[4] == "yes") || (m[3] == "") != (m[4] == "yes") {
 				t.Errorf("%s", m[0])
+			}
+		}
+		for _, m := range patterns.FindAllStringSubmatch(whole, -1) {
+			verdict := []string{"even", "right", "left"}[(cmp.Compare(slices.Index(Patterns, m[2]), slices.Index(Patterns, m[3]))+3)%3]
+			if seen["pattern "+verdict]++; m[1] != m[2] || m[4] != verdict {
+				t.Errorf("%s: want %s", m[0], verdict)
 			}
 		}
 		for _, m := range opacities.FindAllStringSubmatch(whole, -1) {
@@ -120,8 +128,8 @@ func TestLookupsConclude(t *testing.T) {
 			}
 		}
 	}
-	for _, k := range []string{"side yes", "side no", "limit yes", "limit no", "higher", "lower", "even"} {
-		if seen[k] < 20 {
+	for _, k := range []string{"side yes", "side no", "limit yes", "limit no", "higher", "lower", "even", "pattern right", "pattern left", "pattern even"} {
+		if seen[k] < 5 {
 			t.Errorf("%s occurs %d times", k, seen[k])
 		}
 	}

@@ -30,7 +30,7 @@ import (
 // Version names the record's layout, Teacher the rules that write the turns.
 const (
 	Version = "v1"
-	Teacher = "rule/v4"
+	Teacher = "rule/v5"
 )
 
 // Config says what to build.

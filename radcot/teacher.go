@@ -187,12 +187,14 @@ func (l lesson) overLimit(calls []rollout.Call, b rollout.Bundle) []string {
 
 var looked = regexp.MustCompile(`limit (\d\.\d+)`)
 
-// LimitStatement is how reasoning holds a value against a limit.
+// LimitStatement is how reasoning holds a value against a limit: the verdict
+// stands behind both.
 func LimitStatement(value, limit string, over bool) string {
+	verdict := "not over"
 	if over {
-		return value + " over " + limit + "."
+		verdict = "over"
 	}
-	return value + " not over " + limit + "."
+	return value + " against " + limit + ": " + verdict + "."
 }
 
 // letter is the answer's letter, "" where answers have none.
@@ -215,7 +217,11 @@ func withLetter(words, letter string) string {
 // which nothing can be told, only how many they are.
 func (l lesson) observations(calls []rollout.Call) []string {
 	var parts, crops []string
+	pattern := map[string]string{}
 	for i, c := range calls {
+		if m := patterned.FindStringSubmatch(c.Observation); m != nil && c.Tool == parseTool {
+			pattern[l.asks[i].arg] = m[1]
+		}
 		switch {
 		case c.Status != rollout.CallOK:
 			parts = append(parts, fmt.Sprintf("No result for %s.", l.asks[i].arg))
@@ -236,8 +242,29 @@ func (l lesson) observations(calls []rollout.Call) []string {
 	default:
 		parts = append(parts, fmt.Sprintf("%d crops seen.", len(crops)))
 	}
+	if right, left := pattern["right lung"], pattern["left lung"]; right != "" && left != "" {
+		parts = append(parts, PatternStatement(right, left))
+	}
 	return parts
 }
+
+// PatternStatement is how reasoning holds the pattern that region_parse returned
+// of the right lung against that of the left.
+func PatternStatement(right, left string) string {
+	verdict := "even"
+	switch r, l := slices.Index(Patterns, right), slices.Index(Patterns, left); {
+	case r > l:
+		verdict = "right"
+	case l > r:
+		verdict = "left"
+	}
+	return "pattern " + right + " against " + left + ": " + verdict + "."
+}
+
+// Patterns are the words of region_parse for a lung's texture, the faintest first.
+var Patterns = []string{"none", "weak", "strong"}
+
+var patterned = regexp.MustCompile(`pattern (none|weak|strong)\b`)
 
 // shown returns what the crop of a call shows, "" where that is not known.
 func (l lesson) shown(a ask) string {

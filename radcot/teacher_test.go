@@ -1,7 +1,7 @@
 package radcot
 
 import (
-	"strings"
+	"regexp"
 	"testing"
 
 	"xragent/dataset"
@@ -34,12 +34,15 @@ func TestReasoning(t *testing.T) {
 		{"Is the left upper zone abnormal?", "yes", phantom.NeedCoarse, []string{"left upper zone opaque"}, nil, nil, rollout.Bundle{},
 			"left upper zone opaque. So yes."}, // no would not mean the right
 		{"Is the heart over the limit of protocol P-0001?", "yes", phantom.NeedLookup, []string{"heart size unclear"}, []ask{{lookupTool, "P-0001"}}, []rollout.Call{lookup}, ctr,
-			"CTR limit 0.50. ctr 0.513 borderline. 0.513 over 0.50. So yes."},
+			"CTR limit 0.50. ctr 0.513 borderline. 0.513 against 0.50: over. So yes."},
 		{"Is the heart over the limit of protocol P-0001?", "yes", phantom.NeedLookup, []string{"heart size unclear"}, nil, nil, ctr,
 			"ctr 0.513 borderline. Not shown clearly; most likely yes."},
 		{"Is the left lung the abnormal one?", "yes", phantom.NeedParse, []string{"pa view"}, []ask{{parseTool, "left lung"}},
 			[]rollout.Call{parse("opacity 34 other side 31 pattern weak spots 0")}, rollout.Bundle{},
 			"left lung: opacity 34 other side 31 pattern weak spots 0, higher. Not shown clearly; most likely yes."},
+		{"Which lung has less air?", "left", phantom.NeedParse, []string{"pa view"}, []ask{{parseTool, "right lung"}, {parseTool, "left lung"}},
+			[]rollout.Call{parse("opacity 31 other side 32 pattern none spots 2"), parse("opacity 32 other side 31 pattern weak spots 0")}, rollout.Bundle{},
+			"right lung: opacity 31 other side 32 pattern none spots 2, even. left lung: opacity 32 other side 31 pattern weak spots 0, even. pattern none against weak: left. So left."},
 	} {
 		s := dataset.Sample{Prompt: dataset.Prompt{Kind: dataset.Binary, Question: c.question}, Answer: c.answer, Need: string(c.need)}
 		if len(c.bundle.Shown) > 0 {
@@ -51,11 +54,13 @@ func TestReasoning(t *testing.T) {
 			t.Errorf("%s\n got %s\nwant %s", c.question, got, c.want)
 		}
 		l.seen = nil // of a real film, no says nothing about the other side
-		if got := l.brief(c.calls, c.bundle); strings.Contains(got, "against") {
+		if got := l.brief(c.calls, c.bundle); sideStatement.MatchString(got) {
 			t.Errorf("%s of a real film: %s", c.question, got)
 		}
 	}
 }
+
+var sideStatement = regexp.MustCompile(`(right|left) against (right|left)`)
 
 func TestParseStatement(t *testing.T) {
 	for returned, want := range map[string]string{
