@@ -283,11 +283,9 @@ func (s *fakeServer) seen() (sampled, adapters int) {
 }
 
 type generateBody struct {
-	TokenIDs     []int32 `json:"token_ids"`
-	ContentParts []struct {
-		ImageURL struct{ URL string } `json:"image_url"`
-	} `json:"content_parts"`
-	Sampling struct {
+	TokenIDs     []int32                `json:"token_ids"`
+	ContentParts []struct{ URL string } `json:"content_parts"`
+	Sampling     struct {
 		Seed           uint64
 		MaxTokens      int  `json:"max_tokens"`
 		PromptLogprobs *int `json:"prompt_logprobs"`
@@ -359,7 +357,7 @@ func (s *fakeServer) generate(body generateBody) (any, error) {
 func (s *fakeServer) expand(body generateBody) ([]int32, error) {
 	var pads []int
 	for _, part := range body.ContentParts {
-		_, data, _ := strings.Cut(part.ImageURL.URL, ",")
+		_, data, _ := strings.Cut(part.URL, ",")
 		encoded, err := base64.StdEncoding.DecodeString(data)
 		if err != nil {
 			return nil, err

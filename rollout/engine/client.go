@@ -149,7 +149,7 @@ func (c *Client) send(ctx context.Context, have loaded, ids []int32, images [][]
 	body := generateRequest{Model: have.model, TokenIDs: ids, Sampling: s, ReturnTokenIDs: true, CacheSalt: have.digest}
 	for _, encoded := range images {
 		url := "data:" + http.DetectContentType(encoded) + ";base64," + base64.StdEncoding.EncodeToString(encoded)
-		body.ContentParts = append(body.ContentParts, contentPart{"image_url", imageURL{url}})
+		body.ContentParts = append(body.ContentParts, contentPart{"image_url", url})
 	}
 	err := c.post(ctx, "/inference/v1/generate", body, &answer)
 	return answer, err

@@ -97,7 +97,7 @@ func (s *script) generate(body map[string]any) (answer, error) {
 	var pads []int
 	parts, _ := body["content_parts"].([]any)
 	for _, part := range parts {
-		url := part.(map[string]any)["image_url"].(map[string]any)["url"].(string)
+		url := part.(map[string]any)["url"].(string)
 		encoded, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(url, "data:image/png;base64,"))
 		if err != nil {
 			return nil, err

@@ -41,13 +41,10 @@ type completionRequest struct {
 	CacheSalt      string `json:"cache_salt,omitempty"`
 }
 
+// A contentPart is an image. Unlike a chat message's, its URL is not nested.
 type contentPart struct {
-	Type     string   `json:"type"`
-	ImageURL imageURL `json:"image_url"`
-}
-
-type imageURL struct {
-	URL string `json:"url"`
+	Type string `json:"type"`
+	URL  string `json:"url"`
 }
 
 // response is what we read of either endpoint's answer. Prompt ids and prompt
