@@ -25,7 +25,7 @@ type decoder struct {
 
 type decoderLayer struct {
 	inputNorm, postNorm, qNorm, kNorm []float32
-	qkv, o, gateUp, down              *simd.Packed
+	q, kv, o, gateUp, down            *simd.Packed
 }
 
 // newDecoder copies what it needs of w.
@@ -64,7 +64,8 @@ func newDecoderLayer(w *Weights, p string) decoderLayer {
 		postNorm:  w.Get(p + "post_attention_layernorm.weight"),
 		qNorm:     w.Get(p + "self_attn.q_norm.weight"),
 		kNorm:     w.Get(p + "self_attn.k_norm.weight"),
-		qkv:       pack(t.HiddenSize, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+		q:         pack(t.HiddenSize, "self_attn.q_proj"),
+		kv:        pack(t.HiddenSize, "self_attn.k_proj", "self_attn.v_proj"),
 		o:         pack(t.NumAttentionHeads*t.HeadDim, "self_attn.o_proj"),
 		gateUp:    pack(t.HiddenSize, "mlp.gate_proj", "mlp.up_proj"),
 		down:      pack(t.IntermediateSize, "mlp.down_proj"),
@@ -79,6 +80,7 @@ type span struct {
 	pos    [][3]int32
 	visual []visualRow // one a row, or nil where no row is an image's
 	wanted int         // how many of the last rows need logits
+	skip   int         // rows at the front that the layer at hand leaves out
 }
 
 // A visualRow is the merged patch that stands at a row; text rows have nil.
@@ -89,8 +91,8 @@ type visualRow struct {
 
 // A workspace holds one goroutine's activations between calls.
 type workspace struct {
-	x, normed, qkv, mixed, gateUp, act []float32
-	cos, sin, scores, one, logits      []float32
+	x, normed, q, kv, mixed, gateUp, act []float32
+	cos, sin, scores, one, logits        []float32
 }
 
 // stretch returns a slice of n elements, reusing x where it can.
@@ -105,7 +107,8 @@ func (w *workspace) fit(d *decoder, rows int) {
 	t := d.cfg.Text
 	w.x = stretch(w.x, rows*t.HiddenSize)
 	w.normed = stretch(w.normed, rows*t.HiddenSize)
-	w.qkv = stretch(w.qkv, rows*d.heads.width())
+	w.q = stretch(w.q, rows*d.heads.out())
+	w.kv = stretch(w.kv, rows*(d.heads.width()-d.heads.out()))
 	w.mixed = stretch(w.mixed, rows*d.heads.out())
 	w.gateUp = stretch(w.gateUp, rows*2*t.IntermediateSize)
 	w.act = stretch(w.act, rows*t.IntermediateSize)
@@ -125,6 +128,10 @@ func (d *decoder) forward(w *workspace, spans []span) []float32 {
 	w.fit(d, rows)
 	d.embedRows(w, spans)
 	for i := range d.layers {
+		d.remember(w, spans, i, rows)
+		if i == len(d.layers)-1 { // of other rows only the keys and values are still needed
+			rows = d.keepWanted(w, spans)
+		}
 		d.attend(w, spans, i, rows)
 		d.feedForward(w, &d.layers[i], rows)
 		d.deepstack(w, spans, i)
@@ -132,7 +139,30 @@ func (d *decoder) forward(w *workspace, spans []span) []float32 {
 	for _, s := range spans {
 		s.cache.n += len(s.ids)
 	}
-	return d.logits(w, spans)
+	return d.logits(w, rows)
+}
+
+// keepWanted moves the wanted rows to the front and returns how many they are.
+func (d *decoder) keepWanted(w *workspace, spans []span) (kept int) {
+	h, half := d.cfg.Text.HiddenSize, d.cfg.Text.HeadDim/2
+	r := 0
+	for i := range spans {
+		s := &spans[i]
+		s.skip = len(s.ids) - s.wanted
+		from := r + s.skip
+		r += len(s.ids)
+		moveRows(w.x, h, kept, from, s.wanted)
+		moveRows(w.normed, h, kept, from, s.wanted)
+		moveRows(w.cos, half, kept, from, s.wanted)
+		moveRows(w.sin, half, kept, from, s.wanted)
+		kept += s.wanted
+	}
+	return kept
+}
+
+// moveRows copies n rows of width elements within x.
+func moveRows(x []float32, width, to, from, n int) {
+	copy(x[to*width:(to+n)*width], x[from*width:(from+n)*width])
 }
 
 // embedRows writes the embedding of every row, or its image feature, and its
@@ -161,13 +191,13 @@ func (d *decoder) deepstack(w *workspace, spans []span, layer int) {
 	h := d.cfg.Text.HiddenSize
 	r := 0
 	for _, s := range spans {
-		for i, v := range s.visual {
-			if v.of != nil {
-				x := w.x[(r+i)*h : (r+i+1)*h]
+		for i := s.skip; i < len(s.visual); i++ {
+			if v := s.visual[i]; v.of != nil {
+				x := w.x[(r+i-s.skip)*h : (r+i-s.skip+1)*h]
 				simd.Add(x, x, v.of.deep[layer][v.row*h:])
 			}
 		}
-		r += len(s.ids)
+		r += len(s.ids) - s.skip
 	}
 }
 
@@ -189,59 +219,70 @@ func (d *decoder) feedForward(w *workspace, l *decoderLayer, rows int) {
 	simd.GemmPacked(1, rows, w.act, n, l.down, w.x, h, true)
 }
 
-func (d *decoder) attend(w *workspace, spans []span, layer, rows int) {
-	l, h := &d.layers[layer], d.cfg.Text.HiddenSize
+// remember writes the keys and values of all rows into their caches.
+func (d *decoder) remember(w *workspace, spans []span, layer, rows int) {
+	l, h := &d.layers[layer], d.heads
+	width := h.width() - h.out()
 	d.normRows(w, l.inputNorm, rows)
-	simd.GemmPacked(1, rows, w.normed, h, l.qkv, w.qkv, d.heads.width(), false)
+	simd.GemmPacked(1, rows, w.normed, d.cfg.Text.HiddenSize, l.kv, w.kv, width, false)
 	r := 0
 	for _, s := range spans {
 		for i := range s.ids {
-			d.place(w, l, r+i, s.cache, layer, s.cache.n+i)
+			row := w.kv[r*width : (r+1)*width]
+			for head := range h.kv {
+				key, value := row[head*h.dim:(head+1)*h.dim], row[(h.kv+head)*h.dim:(h.kv+head+1)*h.dim]
+				d.turn(w, key, l.kNorm, r)
+				s.cache.set(layer*h.kv+head, s.cache.n+i, key, value)
+			}
+			r++
 		}
-		d.attendSpan(w, s.cache, layer, r, len(s.ids))
-		r += len(s.ids)
-	}
-	simd.GemmPacked(1, rows, w.mixed, d.heads.out(), l.o, w.x, h, true)
-}
-
-// place normalises and turns the heads of row r, scales its queries, and
-// writes its keys and values to position at of the layer's cache.
-func (d *decoder) place(w *workspace, l *decoderLayer, r int, cache *kvCache, layer, at int) {
-	h := d.heads
-	row := w.qkv[r*h.width() : (r+1)*h.width()]
-	cos, sin := w.cos[r*h.dim/2:(r+1)*h.dim/2], w.sin[r*h.dim/2:(r+1)*h.dim/2]
-	for i := range h.q + h.kv {
-		weight := l.qNorm
-		if i >= h.q {
-			weight = l.kNorm
-		}
-		head := row[i*h.dim : (i+1)*h.dim]
-		rmsForward(w.one, head, weight, d.cfg.Text.RMSNormEps)
-		simd.Turn(head, w.one, cos, sin, 1)
-	}
-	simd.Scale(attentionScale(h.dim), row[:h.q*h.dim])
-	for i := range h.kv {
-		cache.set(layer*h.kv+i, at, row[h.keyAt(i):h.keyAt(i+1)], row[h.valueAt(i):h.valueAt(i+1)])
 	}
 }
 
-// attendSpan mixes the values for rows [r, r+n), whose keys are those behind
-// the cache's rows.
-func (d *decoder) attendSpan(w *workspace, cache *kvCache, layer, r, n int) {
-	h := d.heads
+// turn normalises a head of row r and turns it by the row's angles.
+func (d *decoder) turn(w *workspace, head, weight []float32, r int) {
+	half := d.heads.dim / 2
+	rmsForward(w.one, head, weight, d.cfg.Text.RMSNormEps)
+	simd.Turn(head, w.one, w.cos[r*half:(r+1)*half], w.sin[r*half:(r+1)*half], 1)
+}
+
+// attend adds to the rows that are not left out what they attend to. Their
+// inputs are normalised already.
+func (d *decoder) attend(w *workspace, spans []span, layer, rows int) {
+	l, h, hidden := &d.layers[layer], d.heads, d.cfg.Text.HiddenSize
+	simd.GemmPacked(1, rows, w.normed, hidden, l.q, w.q, h.out(), false)
+	for r := range rows {
+		row := w.q[r*h.out() : (r+1)*h.out()]
+		for at := 0; at < len(row); at += h.dim {
+			d.turn(w, row[at:at+h.dim], l.qNorm, r)
+		}
+		simd.Scale(attentionScale(h.dim), row)
+	}
+	r := 0
+	for _, s := range spans {
+		n := len(s.ids) - s.skip
+		d.attendSpan(w, s, layer, r, n)
+		r += n
+	}
+	simd.GemmPacked(1, rows, w.mixed, h.out(), l.o, w.x, hidden, true)
+}
+
+// attendSpan mixes the values for rows [r, r+n), which are the last n of s.
+func (d *decoder) attendSpan(w *workspace, s span, layer, r, n int) {
+	h, seen := d.heads, s.cache.n+s.skip+1
 	group := h.q / h.kv
 	for i := range h.kv {
-		to := attendance{cache: cache, head: layer*h.kv + i, ldq: h.width(), ldo: h.out(), step: 1}
+		to := attendance{cache: s.cache, head: layer*h.kv + i, ldq: h.out(), ldo: h.out(), step: 1}
 		if n == 1 { // the heads of a group share their keys: one product
 			to.ldq, to.ldo, to.step = h.dim, h.dim, 0
-			at := i * group * h.dim
-			d.attendRows(w, to, w.qkv[r*h.width()+at:], w.mixed[r*h.out()+at:], group, cache.n+1)
+			at := r*h.out() + i*group*h.dim
+			d.attendRows(w, to, w.q[at:], w.mixed[at:], group, seen)
 			continue
 		}
 		for head := i * group; head < (i+1)*group; head++ {
 			for lo := 0; lo < n; lo += queryBlock {
-				q, out := w.qkv[(r+lo)*h.width()+head*h.dim:], w.mixed[(r+lo)*h.out()+head*h.dim:]
-				d.attendRows(w, to, q, out, min(queryBlock, n-lo), cache.n+lo+1)
+				at := (r+lo)*h.out() + head*h.dim
+				d.attendRows(w, to, w.q[at:], w.mixed[at:], min(queryBlock, n-lo), seen+lo)
 			}
 		}
 	}
@@ -271,18 +312,11 @@ func (d *decoder) attendRows(w *workspace, to attendance, q, out []float32, m, s
 	to.cache.mix(to.head, m, keys, d.heads.dim, w.scores, width, out, to.ldo)
 }
 
-// logits computes the wanted rows' logits.
-func (d *decoder) logits(w *workspace, spans []span) []float32 {
-	h, v := d.cfg.Text.HiddenSize, d.cfg.Text.VocabSize
-	r, wanted := 0, 0
-	for _, s := range spans {
-		r += len(s.ids)
-		for i := r - s.wanted; i < r; i++ {
-			rmsForward(w.normed[wanted*h:(wanted+1)*h], w.x[i*h:(i+1)*h], d.norm, d.cfg.Text.RMSNormEps)
-			wanted++
-		}
-	}
-	w.logits = stretch(w.logits, wanted*v)
-	simd.GemmPacked(1, wanted, w.normed, h, d.head, w.logits, v, false)
+// logits computes those of the first rows, which are the wanted ones.
+func (d *decoder) logits(w *workspace, rows int) []float32 {
+	d.normRows(w, d.norm, rows)
+	v := d.cfg.Text.VocabSize
+	w.logits = stretch(w.logits, rows*v)
+	simd.GemmPacked(1, rows, w.normed, d.cfg.Text.HiddenSize, d.head, w.logits, v, false)
 	return w.logits
 }

@@ -35,7 +35,7 @@ func whole(t testing.TB, d *decoder, ids []int32, pictures []picture) span {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return span{newKVCache(d.cfg.Text, len(ids)), ids, pos, visual, len(ids)}
+	return span{cache: newKVCache(d.cfg.Text, len(ids)), ids: ids, pos: pos, visual: visual, wanted: len(ids)}
 }
 
 func (g *golden) pictures(cfg Config) []picture {
@@ -115,7 +115,7 @@ func TestDecoderRule(t *testing.T) {
 			ws, a, b := &workspace{}, newKVCache(w.cfg.Text, len(g.ids)+40), newKVCache(w.cfg.Text, len(g.ids))
 			for lo := 0; lo < len(g.ids); lo += step {
 				hi := min(lo+step, len(g.ids))
-				piece := span{a, g.ids[lo:hi], s.pos[lo:hi], s.visual[lo:hi], hi - lo}
+				piece := span{cache: a, ids: g.ids[lo:hi], pos: s.pos[lo:hi], visual: s.visual[lo:hi], wanted: hi - lo}
 				other := piece
 				other.cache = b
 				got := d.forward(ws, []span{piece, other})
@@ -137,7 +137,7 @@ func TestKVCacheExtends(t *testing.T) {
 	v := w.cfg.Text.VocabSize
 	for _, reused := range []int{1, 9, 16, 31, 40, len(ids) - 1} {
 		c := s.cache.extend(w.cfg.Text, len(ids)+3, reused)
-		got := d.forward(&workspace{}, []span{{c, ids[reused:], s.pos[reused:], nil, len(ids) - reused}})
+		got := d.forward(&workspace{}, []span{{cache: c, ids: ids[reused:], pos: s.pos[reused:], wanted: len(ids) - reused}})
 		if !slices.Equal(got, want[reused*v:]) {
 			t.Errorf("a cache that begins with %d rows of another gives other bits", reused)
 		}
@@ -145,7 +145,7 @@ func TestKVCacheExtends(t *testing.T) {
 	for chain, at := s.cache, 0; at < 6; at++ { // each with a part more, until parts are copied
 		n := 16 * (at + 1)
 		chain = chain.extend(w.cfg.Text, len(ids), n)
-		got := d.forward(&workspace{}, []span{{chain, ids[n:], s.pos[n:], nil, len(ids) - n}})
+		got := d.forward(&workspace{}, []span{{cache: chain, ids: ids[n:], pos: s.pos[n:], wanted: len(ids) - n}})
 		if !slices.Equal(got, want[n*v:]) {
 			t.Errorf("a chain of %d caches gives other bits", at+1)
 		}
