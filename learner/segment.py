@@ -833,6 +833,25 @@ def exported(net, path):
     return tensors
 
 
+def load_exported(path):
+    """The network of a file that exported wrote: normalisations that change nothing stand behind the convolutions."""
+    tensors, net = {k: v.float() for k, v in load_file(path).items()}, Net()
+    with torch.no_grad():
+        for name, weight, bias in folded(net):
+            if tensors.get(f"{name}.weight", weight[:0]).shape != weight.shape or tensors.get(f"{name}.bias", bias[:0]).shape != bias.shape:
+                raise SystemExit(f"weights {path}: no {name} of shape {tuple(weight.shape)}: not a file that segment.py export wrote")
+        for name, module in net.named_modules():
+            if isinstance(module, Block):
+                conv, norm = module[0], module[1]
+                conv.weight.copy_(tensors[f"{name}.weight"])
+                norm.bias.copy_(tensors[f"{name}.bias"])
+                norm.running_var.fill_(1 - norm.eps)
+            elif isinstance(module, nn.Conv2d) and module.bias is not None:
+                module.weight.copy_(tensors[f"{name}.weight"])
+                module.bias.copy_(tensors[f"{name}.bias"])
+    return net.eval().to(memory_format=torch.channels_last)
+
+
 def export(args):
     tensors = exported(load(args.out / "final/weights.safetensors"), args.to / "model.safetensors")
     root = args.data

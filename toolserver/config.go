@@ -37,8 +37,9 @@ type Config struct {
 	CacheDir  string `yaml:"cache_dir,omitempty"`
 	CacheDisk int    `yaml:"cache_dir_mib,omitempty"`
 
-	// Network segments radiographs: empty for the embedded one, none, or a file of
-	// weights that learner/segment.py exported.
+	// Network segments radiographs: empty for the embedded one, none, a file of
+	// weights that learner/segment.py exported, or remote for the server
+	// backends.segmenter, which with any other gives a second look.
 	Network string `yaml:"network,omitempty"`
 	// MasksFrom are stored segmentations of radiographs, which go before the
 	// segmenter's: a CheXmask CSV file or a folder (see [OpenMasks]); empty: none.
@@ -94,6 +95,9 @@ func (c Config) Validate() error {
 	case !share(c.Noise.Miss) || !share(c.Noise.FalseAlarm):
 		return fmt.Errorf("tools: field noise is %v and %v, want shares from 0 to 0.5", c.Noise.Miss, c.Noise.FalseAlarm)
 	}
+	if _, ok := c.Backends[segmenterName]; ok && c.Segmenter == noSegmenter {
+		return fmt.Errorf("tools: field backends.%s has no effect: field segmenter is %s", segmenterName, noSegmenter)
+	}
 	return errors.Join(c.validateDeadlines(), c.validateBackends())
 }
 
@@ -121,7 +125,7 @@ func (c Config) names() []string {
 }
 
 func (c Config) validateBackends() error {
-	var asking []string // tools that can have a server
+	asking := []string{segmenterName} // which is no tool, and the tools that can have a server
 	for _, name := range c.names() {
 		if _, ok := models[name]; ok {
 			asking = append(asking, name)
@@ -134,6 +138,9 @@ func (c Config) validateBackends() error {
 		}
 		if err := b.Validate(); err != nil {
 			return fmt.Errorf("tools: field backends.%s: %w", name, err)
+		}
+		if name == segmenterName && c.Backends[name].Timeout > c.Deadline {
+			return fmt.Errorf("tools: field backends.%s.timeout is %v, want at most deadline, %v: a call that waits for masks has no more", name, b.Timeout, c.Deadline)
 		}
 		if b.Wire == backend.OpenAI && !models[name].text {
 			return fmt.Errorf("tools: field backends.%s.wire is %s, which gives text only: want %s", name, b.Wire, backend.JSON)

@@ -21,12 +21,16 @@ func openSegmenters(cfg Config) ([]segment.Segmenter, error) {
 		return nil, nil
 	}
 	list := []segment.Segmenter{segment.Phantom{}}
-	network, err := OpenNetwork(cfg.Network)
+	server := cfg.Backends[segmenterName]
+	if server.Timeout == 0 {
+		server.Timeout = cfg.Deadline / 2 // so that its failure is known before the call's own time is over
+	}
+	films, err := OpenRadiograph(cfg.Network, server)
 	if err != nil {
 		return nil, fmt.Errorf("tools: field network: %w", err)
 	}
-	if network != nil {
-		list = append(list, network)
+	if films != nil {
+		list = append(list, films)
 	}
 	return list, nil
 }
@@ -81,22 +85,26 @@ type doubter interface {
 func (v *view) segmentBy(g segment.Segmenter) {
 	m, second, err := SegmentTwice(g, v.gray)
 	if err != nil {
-		v.failed = err.Error()
+		v.failed, v.passing = err.Error(), ServerFailed(err)
 		return
 	}
 	v.masks, v.second = &m, second
 }
 
 // SegmentTwice segments an image and, by a segmenter that can, once more in
-// another frame, so that the two can be compared; nil: it cannot. Where the
-// second look finds no lungs, its masks are empty and agree with nothing.
+// another frame or by another model, so that the two can be compared; nil: it
+// cannot. Where the second look finds no lungs, its masks are empty and agree with
+// nothing; where its server fails, so does all.
 func SegmentTwice(g segment.Segmenter, img *image.Gray) (first segment.Masks, second *segment.Masks, err error) {
 	if first, err = g.Segment(img); err != nil {
 		return first, nil, err
 	}
 	if d, ok := g.(doubter); ok {
 		again, err := d.SegmentAgain(img)
-		if err != nil {
+		switch {
+		case ServerFailed(err):
+			return segment.Masks{}, nil, err
+		case err != nil:
 			again = segment.Masks{}
 		}
 		second = &again
@@ -109,7 +117,9 @@ func StructuresOf(m *segment.Masks) *measure.Structures {
 	if m == nil {
 		return nil
 	}
-	return &measure.Structures{RightLung: m.RightLung, LeftLung: m.LeftLung, Heart: m.Heart}
+	return &measure.Structures{RightLung: m.RightLung, LeftLung: m.LeftLung, Heart: m.Heart,
+		Trachea: m.More["trachea"], Mediastinum: m.More["upper_mediastinum"], Spine: m.More["spine"],
+		RightClavicle: m.More["right_clavicle"], LeftClavicle: m.More["left_clavicle"]}
 }
 
 // segmenterKey names what masks of these images come from.

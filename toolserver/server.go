@@ -9,6 +9,7 @@ import (
 	"image"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"xragent/dataset"
@@ -161,7 +162,7 @@ func (s *Server) call(ctx context.Context, tool string, args json.RawMessage, im
 		if err != nil {
 			obs, err = ownError(err)
 		}
-		if err != nil || obs.Error != "" { // which may be over the next time
+		if err != nil || obs.Error != "" || study.passing.Load() { // which may be over the next time
 			return obs, notCached, err
 		}
 		s.disk.put(k, obs)
@@ -227,6 +228,9 @@ func (s *Server) measure(ctx context.Context, images [][]byte, meta []dataset.Im
 	k := keyOf([]byte(measureName), []byte(measure.Version), []byte(s.cfg.Gate), s.segmenterKey(meta), study.key[:])
 	return s.bundles.do(ctx, k, s.cfg.deadline(measureName), func(context.Context) (rollout.Bundle, int, error) {
 		bundle, err := study.measure(s.cfg.Gate)
+		if study.passing.Load() {
+			return bundle, notCached, err
+		}
 		return bundle, 4096, err
 	})
 }
@@ -246,6 +250,8 @@ type Study struct {
 	meta   []dataset.Image
 	keys   []key // by image
 	key    key   // of all images with their metadata
+
+	passing atomic.Bool // a server failed: what is made of these images is not kept
 }
 
 func (s *Server) study(images [][]byte, meta []dataset.Image) (*Study, error) {
@@ -280,6 +286,8 @@ type view struct {
 	stored bool // the masks were given, not found
 	hash   key  // of the encoded file
 	failed string
+	// passing says that a server failed: the next look may find more.
+	passing bool
 
 	once  sync.Once
 	patch *patch // made on first use
@@ -317,8 +325,14 @@ func (st *Study) view(n int) (*view, error) {
 		if err != nil {
 			return nil, 0, &ImageError{Index: i, SHA256: fmt.Sprintf("%x", st.keys[i][:]), Reason: err.Error()}
 		}
+		if v.passing {
+			return v, notCached, nil
+		}
 		return v, v.size(), nil
 	})
+	if err == nil && v.passing {
+		st.passing.Store(true)
+	}
 	return v, err
 }
 

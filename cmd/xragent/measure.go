@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
@@ -10,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"xragent/dataset"
 	"xragent/rollout"
 	"xragent/toolserver"
+	"xragent/toolserver/backend"
 	"xragent/toolserver/measure"
 	"xragent/toolserver/segment"
 )
@@ -28,6 +31,7 @@ type measureFlags struct {
 	view      string
 	masksFrom string
 	network   string
+	server    backend.Config
 	masks     string
 	overlay   string
 	phantom   bool
@@ -67,7 +71,8 @@ func measureCommand() *cobra.Command {
 		Use: "measure FILE...", Short: "Measure radiographs (DICOM, PNG, JPEG), and say which numbers are valid", Args: cobra.MinimumNArgs(1),
 		Long: "Measure radiographs, and say which numbers may be shown and why others may not.\n" +
 			"Lungs and heart are found by the embedded network, or read with --masks-from DIR (NAME_right_lung.png, NAME_left_lung.png,\n" +
-			"NAME_heart.png); synthetic films need --phantom.\n" +
+			"NAME_heart.png); synthetic films need --phantom. A model server (learner/model_server.py) is asked for a second look with\n" +
+			"--server URL, and for the masks themselves with --network remote as well.\n" +
 			"No number is a clinical claim. Exit status 3 when some file could not be measured.",
 		RunE: func(cmd *cobra.Command, args []string) error { return measureFiles(cmd.OutOrStdout(), f, args) },
 	}
@@ -77,7 +82,10 @@ func measureCommand() *cobra.Command {
 	flags.StringVar(&f.gate, "gate", string(measure.AllOrNothing), "all_or_nothing or per_measurement")
 	flags.StringVar(&f.view, "view", "", "the films' view where a file does not say: PA, AP, LATERAL or OTHER")
 	flags.StringVar(&f.masksFrom, "masks-from", "", "read masks from this folder")
-	flags.StringVar(&f.network, "network", "", "weights of another network, or none; default: the embedded one")
+	flags.StringVar(&f.network, "network", "", "weights of another network, none, or remote (see --server); default: the embedded one")
+	flags.StringVar(&f.server.URL, "server", "", "URL of a server that segments")
+	flags.StringVar(&f.server.KeyEnv, "server-key-env", "", "environment variable that holds its bearer token")
+	flags.DurationVar(&f.server.Timeout, "server-timeout", time.Minute, "of one film")
 	flags.StringVar(&f.masks, "masks", "", "write the masks to this folder")
 	flags.StringVar(&f.overlay, "overlay", "", "write pictures with outlines, lines and verdicts to this folder")
 	flags.BoolVar(&f.phantom, "phantom", false, "the films are synthetic")
@@ -92,8 +100,12 @@ func (f measureFlags) validate() error {
 		return usageError{fmt.Errorf("measure: --gate is %q, want %s or %s", f.gate, measure.AllOrNothing, measure.PerMeasurement)}
 	case !slices.Contains([]string{"", "PA", "AP", "LATERAL", "OTHER"}, f.view):
 		return usageError{fmt.Errorf("measure: --view is %q, want PA, AP, LATERAL or OTHER", f.view)}
-	case f.phantom && (f.masksFrom != "" || f.network != ""):
-		return usageError{fmt.Errorf("measure: --phantom excludes --masks-from and --network")}
+	case f.phantom && (f.masksFrom != "" || f.network != "" || f.server.URL != ""):
+		return usageError{errors.New("measure: --phantom excludes --masks-from, --network and --server")}
+	case f.masksFrom != "" && f.server.URL != "":
+		return usageError{errors.New("measure: --masks-from excludes --server, which would not be asked")}
+	case f.server.URL == "" && f.server.KeyEnv != "":
+		return usageError{errors.New("measure: --server-key-env has no effect without --server")}
 	}
 	return nil
 }
@@ -178,6 +190,8 @@ func (f measureFlags) find(in *measure.Input, path string, by segment.Segmenter)
 	in.InDomain = true
 	m, second, err := toolserver.SegmentTwice(by, in.Image)
 	switch {
+	case toolserver.ServerFailed(err):
+		return err
 	case err != nil:
 		in.Failed = err.Error()
 	case f.phantom:
@@ -193,14 +207,11 @@ func (f measureFlags) segmenter() (segment.Segmenter, error) {
 	if f.phantom {
 		return segment.Phantom{}, nil
 	}
-	network, err := toolserver.OpenNetwork(f.network)
+	by, err := toolserver.OpenRadiograph(f.network, f.server)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("measure: --network: %w", err)}
 	}
-	if network == nil {
-		return nil, nil
-	}
-	return network, nil
+	return by, nil
 }
 
 // structures are the masks that an input has, for drawing and writing.

@@ -7,6 +7,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,5 +102,30 @@ func TestMeasureNetworkFlag(t *testing.T) {
 	}
 	if code := Main([]string{"measure", "--network", path, path}, &out, &complaints); code != exitUsage || !strings.Contains(complaints.String(), "--network: "+path) {
 		t.Errorf("a film for weights: exit status %d, %s", code, complaints.String())
+	}
+}
+
+// TestMeasureServerFlag holds that a server that does not answer fails the file,
+// with a word, and that a choice without effect is refused.
+func TestMeasureServerFlag(t *testing.T) {
+	path, _ := plainFilm(t, t.TempDir())
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--server", "http://127.0.0.1:1"}, exitPartly, "second look: segmenter: server http://127.0.0.1:1: "},
+		{[]string{"--server", "http://127.0.0.1:1", "--network", "remote"}, exitPartly, "failed: segmenter: server http://127.0.0.1:1: "},
+		{[]string{"--network", "remote"}, exitUsage, "no server is configured"},
+		{[]string{"--server", "http://h", "--network", "none"}, exitUsage, "set network to remote"},
+		{[]string{"--server", "ftp://h"}, exitUsage, "field url"},
+		{[]string{"--server", "http://h", "--phantom"}, exitUsage, "--phantom excludes"},
+		{[]string{"--server-key-env", "KEY"}, exitUsage, "no effect"},
+	} {
+		var out, complaints bytes.Buffer
+		code := Main(slices.Concat([]string{"measure"}, tt.args, []string{path}), &out, &complaints)
+		if code != tt.code || !strings.Contains(out.String()+complaints.String(), tt.want) {
+			t.Errorf("%v: exit status %d, %s%s; want %d, %s", tt.args, code, out.String(), complaints.String(), tt.code, tt.want)
+		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package backend asks model servers over HTTP: classification, grounding,
-// reports, visual questions, generation and knowledge.
+// reports, visual questions, generation, segmentation and knowledge.
 //
 // Two wires are spoken. "json" is one POST of a [Request] to the configured
 // address, answered by a [Response]; images travel as 8-bit PNG in the order of

@@ -96,6 +96,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"empty box":     {`{"boxes":[{"box":[0.5,0,0.5,1]}]}`, "empty"},
 		"score":         {`{"boxes":[{"box":[0,0,1,1],"score":3}]}`, "score 3"},
 		"no picture":    {`{"png":"AAAA"}`, "no PNG"},
+		"mask":          {`{"masks":{"heart":"AAAA"}}`, "no PNG"},
+		"mask's name":   {`{"masks":{"":"AAAA"}}`, "name of 0 bytes"},
 		"flood":         {`{"text":"` + strings.Repeat("a", maxText+1) + `"}`, "limit"},
 		"type of field": {`{"text":[1]}`, "not JSON"},
 	} {
@@ -231,6 +233,7 @@ func TestConfig(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"text":"a","labels":{"b":0.5},"boxes":[{"box":[0,0,1,1]}],"png":"iVBORw0KGgo="}`))
+	f.Add([]byte(`{"masks":{"heart":"iVBORw0KGgo="}}`))
 	f.Add([]byte(`{"choices":[{"message":{"content":"x"}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := Decode(data)

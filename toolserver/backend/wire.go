@@ -36,7 +36,8 @@ type Response struct {
 	Text   string             `json:"text,omitempty"`
 	Labels map[string]float64 `json:"labels,omitempty"` // probabilities, 0 to 1
 	Boxes  []Box              `json:"boxes,omitempty"`
-	PNG    []byte             `json:"png,omitempty"` // base64 on the wire
+	PNG    []byte             `json:"png,omitempty"`   // base64 on the wire
+	Masks  map[string][]byte  `json:"masks,omitempty"` // PNG files of the image's size by the structure's name
 	Error  string             `json:"error,omitempty"`
 }
 
@@ -54,7 +55,8 @@ const (
 	maxText   = 16 << 10 // bytes
 	maxLabels = 64
 	maxBoxes  = 64
-	maxName   = 100     // bytes of a label or a phrase
+	maxMasks  = 256
+	maxName   = 100     // bytes of a label, a structure or a phrase
 	maxPixels = 4 << 20 // of a returned picture
 )
 
@@ -80,8 +82,8 @@ func (r Response) check() error {
 		return nonsense("a text of %d bytes, limit %d", max(len(r.Text), len(r.Error)), maxText)
 	case !utf8.ValidString(r.Text) || !utf8.ValidString(r.Error):
 		return nonsense("a text that is not UTF-8")
-	case len(r.Labels) > maxLabels || len(r.Boxes) > maxBoxes:
-		return nonsense("%d labels and %d boxes, limits %d and %d", len(r.Labels), len(r.Boxes), maxLabels, maxBoxes)
+	case len(r.Labels) > maxLabels || len(r.Boxes) > maxBoxes || len(r.Masks) > maxMasks:
+		return nonsense("%d labels, %d boxes and %d masks, limits %d, %d and %d", len(r.Labels), len(r.Boxes), len(r.Masks), maxLabels, maxBoxes, maxMasks)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Labels)) {
 		if p := r.Labels[name]; !share(p) || !short(name) {
@@ -91,6 +93,14 @@ func (r Response) check() error {
 	for i, b := range r.Boxes {
 		if err := b.check(); err != nil {
 			return nonsense("box %d: %v", i+1, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Masks)) {
+		if !short(name) {
+			return nonsense("a mask with a name of %d bytes, want 1 to %d", len(name), maxName)
+		}
+		if err := checkSize(r.Masks[name]); err != nil {
+			return err
 		}
 	}
 	return checkPicture(r.PNG)
@@ -115,15 +125,24 @@ func checkPicture(file []byte) error {
 	if len(file) == 0 {
 		return nil
 	}
+	if err := checkSize(file); err != nil {
+		return err
+	}
+	if _, _, err := image.Decode(bytes.NewReader(file)); err != nil {
+		return nonsense("a picture of %d bytes that is damaged", len(file))
+	}
+	return nil
+}
+
+// checkSize reads a picture's head alone. Masks are decoded by who wants them,
+// who also knows their size.
+func checkSize(file []byte) error {
 	head, format, err := image.DecodeConfig(bytes.NewReader(file))
 	switch {
 	case err != nil || format != "png":
 		return nonsense("a picture of %d bytes that is no PNG file", len(file))
 	case head.Width < 1 || head.Height < 1 || head.Width > maxPixels/head.Height:
 		return nonsense("a picture of %d x %d pixels, limit %d in all", head.Width, head.Height, maxPixels)
-	}
-	if _, _, err := image.Decode(bytes.NewReader(file)); err != nil {
-		return nonsense("a picture of %d bytes that is damaged", len(file))
 	}
 	return nil
 }

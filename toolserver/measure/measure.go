@@ -59,6 +59,8 @@ type Masks struct {
 	Ribs                    float64
 	Contrast                float64
 	Scale                   float64
+
+	More map[string]*image.Alpha
 }
 
 // Input is one image with what is known of it.

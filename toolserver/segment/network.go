@@ -88,7 +88,7 @@ func (n *Network) segment(img *image.Gray, side int, gamma float64) (Masks, erro
 	logits := n.net.forward(x)
 	roundHeart(logits)
 	labels := enlarged(logits, side, w, h)
-	m := landmarkless()
+	m := Landmarkless()
 	m.RightLung, m.LeftLung, m.Heart = structure(labels, rightLung), structure(labels, leftLung), structure(labels, heart)
 	if Bounds(m.RightLung).Empty() || Bounds(m.LeftLung).Empty() {
 		return Masks{}, ErrNoLungs
@@ -97,8 +97,8 @@ func (n *Network) segment(img *image.Gray, side int, gamma float64) (Masks, erro
 	return m, nil
 }
 
-// landmarkless has no number for what only a phantom's segmenter finds.
-func landmarkless() Masks {
+// Landmarkless is masks without any number that only a phantom's segmenter finds.
+func Landmarkless() Masks {
 	nan := math.NaN()
 	return Masks{Spine: nan, Trachea: nan, Airway: nan, Clavicle: nan, Level: nan, Scale: 1}
 }

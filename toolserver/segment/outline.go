@@ -128,6 +128,12 @@ func classAt(logits tensor, u, v blend) uint8 {
 // for mask quality to see.
 const wholeShare = 0.90
 
+// Whole returns a mask without its specks, where its largest piece is nearly all
+// of it, as a network's masks are left here.
+func Whole(m *image.Alpha) *image.Alpha {
+	return structure(plane{w: m.Rect.Dx(), h: m.Rect.Dy(), pix: m.Pix}, 255)
+}
+
 // structure returns one class as a mask.
 func structure(labels plane, class uint8) *image.Alpha {
 	runs := runsOf(labels, class)

@@ -51,6 +51,10 @@ type Masks struct {
 	Ribs                    float64 // height of the higher lung, in spaces between ribs
 	Contrast                float64 // grey levels between lung and soft tissue
 	Scale                   float64 // pixels of the image per working pixel
+
+	// More has further structures by name, by the segmenters that find any:
+	// trachea, upper_mediastinum, spine, right_clavicle, left_clavicle.
+	More map[string]*image.Alpha
 }
 
 // Area returns how many pixels are inside m.
