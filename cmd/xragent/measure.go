@@ -50,6 +50,7 @@ type measured struct {
 	CTR          *float64         `json:"ctr"`
 	CTRVariant   string           `json:"ctr_variant"`
 	CTRCategory  string           `json:"ctr_category,omitempty"`
+	CTRNote      string           `json:"ctr_note,omitempty"` // why a ratio has no category
 	LnAsymmetry  *float64         `json:"ln_asymmetry"`
 	Shift        *float64         `json:"shift"`
 	Measurements []measure.Number `json:"measurements,omitempty"`
@@ -246,6 +247,14 @@ func (m *measured) fill(in measure.Input, b rollout.Bundle) {
 	}
 }
 
+// uncategorised says why a ratio has no category.
+func uncategorised(view string) string {
+	if view == "AP" {
+		return fmt.Sprintf("AP magnifies: from %.2f to %.2f the ratio has no category", measure.NormalBelowAP, measure.EnlargedFromAP)
+	}
+	return "nothing says PA or AP: the ratio has no category"
+}
+
 // viewOfPattern names what pixels alone can tell.
 func viewOfPattern(v rollout.Verdict) string {
 	return map[rollout.Verdict]string{rollout.Pass: "frontal", rollout.Fail: "OTHER", rollout.Unknown: ""}[v]
@@ -258,6 +267,9 @@ func (m *measured) value(x rollout.Measurement) {
 	switch x.Name {
 	case rollout.CTR:
 		m.CTR, m.CTRCategory = &x.Value, x.Category
+		if x.Category == "" {
+			m.CTRNote = uncategorised(m.View)
+		}
 	case rollout.Asymmetry:
 		m.LnAsymmetry = &x.Value
 	case rollout.Shift:
@@ -334,6 +346,9 @@ func (m measured) caption() []string {
 		if x.Computed {
 			lines = append(lines, fmt.Sprintf("%s %.3f %s", x.Name, x.Value, state))
 		}
+	}
+	if m.CTRNote != "" {
+		lines = append(lines, m.CTRNote)
 	}
 	for _, r := range m.Reasons {
 		lines = append(lines, fmt.Sprintf("%s %s: %.3g, threshold %.3g", r.Check, r.Verdict, r.Value, r.Threshold))

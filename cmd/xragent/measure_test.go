@@ -76,6 +76,26 @@ func TestMeasureWithoutMasks(t *testing.T) {
 		}
 	}
 	readPNG(t, filepath.Join(overlay, "film.png"))
+	if rows[0].CTRCategory == "" || rows[0].CTRNote != "" {
+		t.Errorf("a PA film has the category %q, note %q", rows[0].CTRCategory, rows[0].CTRNote)
+	}
+}
+
+// TestMeasureWithoutProjection holds that a film of which nothing says PA or AP
+// gets a number without a category, and a word about it.
+func TestMeasureWithoutProjection(t *testing.T) {
+	path, _ := plainFilm(t, t.TempDir())
+	var out, complaints bytes.Buffer
+	if code := Main([]string{"measure", "--json", path}, &out, &complaints); code != 0 {
+		t.Fatalf("exit status %d: %s", code, complaints.String())
+	}
+	var row measured
+	if err := json.Unmarshal(out.Bytes(), &row); err != nil {
+		t.Fatal(err)
+	}
+	if row.CTR == nil || row.View != "frontal" || row.ViewSource != "pixels" || row.CTRCategory != "" || !strings.Contains(row.CTRNote, "nothing says PA or AP") {
+		t.Errorf("%s", out.String())
+	}
 }
 
 func readPNG(t *testing.T, path string) image.Image {

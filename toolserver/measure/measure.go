@@ -197,8 +197,8 @@ func (g *geometry) value(name string) (v float64, ok bool) {
 const (
 	normalBelow    = 0.48 // PA: CTR below is normal
 	enlargedAbove  = 0.52 // PA: CTR above is enlarged, between is borderline
-	normalBelowAP  = 0.50 // AP magnifies: below is normal all the same
-	enlargedFromAP = 0.60 // AP: from here on enlarged all the same
+	NormalBelowAP  = 0.50 // AP magnifies: below is normal all the same
+	EnlargedFromAP = 0.60 // AP: from here on enlarged all the same
 )
 
 // bands say from where on a lung counts as small and the mediastinum as
@@ -234,9 +234,9 @@ func (b bands) category(name string, v, ctr float64, projection string) string {
 
 func heartCategory(v float64, projection string) string {
 	switch {
-	case projection == "PA" && v < normalBelow, projection == "AP" && v < normalBelowAP:
+	case projection == "PA" && v < normalBelow, projection == "AP" && v < NormalBelowAP:
 		return "normal"
-	case projection == "PA" && v > enlargedAbove, projection == "AP" && v >= enlargedFromAP:
+	case projection == "PA" && v > enlargedAbove, projection == "AP" && v >= EnlargedFromAP:
 		return "enlarged"
 	case projection == "PA":
 		return "borderline"
