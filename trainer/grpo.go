@@ -40,6 +40,7 @@ type GRPOConfig struct {
 
 	Curriculum     Curriculum     `yaml:"curriculum" json:"curriculum,omitzero"` // of prompts
 	Entropy        EntropyControl `yaml:"entropy" json:"entropy,omitzero"`
+	Reports        float64        `yaml:"reports" json:"reports"`                           // report-style prompts for one with a short answer
 	PermuteRewards bool           `yaml:"permute_rewards" json:"permute_rewards,omitempty"` // control: see Permutation
 	Alarms         AlarmConfig    `yaml:"alarms" json:"-"`                                  // free; of reward hacking
 
@@ -59,6 +60,7 @@ func DefaultGRPO() GRPOConfig {
 		Optimizer:   Optimizer{LR: 1e-4, WarmUp: 5, Decay: "constant", FinalLR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, MaxNorm: 1},
 		Temperature: 1, TopP: 1, MaxTokens: 160, Tools: true, Gate: rollout.GateOn,
 		MaxAttempts: 4, ErrorBudget: 16, CheckpointEvery: 20, ScoreWorkers: 2, ScoreSeconds: 10, StallSeconds: 600,
+		Reports:    1000.0 / 3715, // the recipe's shares
 		Curriculum: Curriculum{Floor: 0.1}, Entropy: EntropyControl{Least: 0.1}, Alarms: DefaultAlarms(),
 	}
 }
@@ -87,6 +89,9 @@ func (c GRPOConfig) Validate() error {
 }
 
 func (c GRPOConfig) validateControl() error {
+	if !(c.Reports >= 0 && c.Reports <= 1) {
+		return fmt.Errorf("reports = %v: must lie in [0, 1], prompts for a report to one with a short answer", c.Reports)
+	}
 	if err := c.Curriculum.Validate(); err != nil {
 		return fmt.Errorf("curriculum.%w", err)
 	}

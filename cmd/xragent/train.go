@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -94,7 +95,7 @@ func (s *session) grpoStage(ctx context.Context) error {
 		cfg := s.cfg.GRPO
 		cfg.Seed = s.seed("grpo", cfg.Seed)
 		res, err := trainer.RunGRPO(ctx, cfg, trainer.GRPODeps{
-			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: prompts(d.split(dataset.Train)), Score: s.cfg.Reward.Score,
+			Run: s.cfg.Run.Name, Learner: l, Queue: q, Samples: prompts(d.split(dataset.Train), s.cfg.GRPO.Reports), Score: s.cfg.Reward.Score,
 			Blobs: s.blobs, Limits: s.limits(l.vocab), KMax: s.cfg.Reward.KMax, Dir: s.path("grpo"), Resume: s.resume,
 			Digests: s.grpoDigests(d, l.start),
 			Observe: func(r trainer.StepRecord, t trainer.StepTimes) {
@@ -113,13 +114,9 @@ func (s *session) grpoStage(ctx context.Context) error {
 	})
 }
 
-// reportShare is how many report-style prompts there are for one of the others:
-// the recipe has 1,000 beside 3,715.
-const reportShare = 1000.0 / 3715
-
-// prompts returns the samples that GRPO asks: all with a short answer, and of
-// the report style the recipe's share.
-func prompts(train []dataset.Sample) []dataset.Sample {
+// prompts returns the samples that GRPO asks: all with a short answer, and so
+// many of the report style for each of them.
+func prompts(train []dataset.Sample, share float64) []dataset.Sample {
 	var short, reports []dataset.Sample
 	for _, s := range train {
 		if s.Prompt.Kind == dataset.Report {
@@ -128,11 +125,14 @@ func prompts(train []dataset.Sample) []dataset.Sample {
 			short = append(short, s)
 		}
 	}
-	n := int(reportShare * float64(len(short)))
-	if len(short) == 0 || n >= len(reports) {
+	n := int(math.Ceil(share * float64(len(short))))
+	switch {
+	case len(short) == 0 || n >= len(reports):
 		return append(short, reports...)
+	case n == 0:
+		return short
 	}
-	return append(short, eval.Select(reports, max(1, n))...)
+	return append(short, eval.Select(reports, n)...)
 }
 
 func (s *session) grpoDigests(d *samples, weights string) map[string]string {
