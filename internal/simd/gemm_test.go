@@ -41,6 +41,25 @@ func newProduct(r *rand.Rand, transA, transB bool, m, n, k int) product {
 	return p
 }
 
+// Rows a multiple of 4 KiB apart are copied to where they do not collide.
+func TestGemmOfCollidingRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, m := range []int{12, 13, 100, 200} {
+		const n, k = 160, 600
+		p := newProduct(r, false, true, m, n, k)
+		want := p.gemm(1)
+		apart := p
+		apart.lda = 1024
+		apart.a = make([]float32, m*apart.lda)
+		for i := range m {
+			copy(apart.a[i*apart.lda:], p.a[i*p.lda:][:k])
+		}
+		if !slices.Equal(apart.gemm(1), want) {
+			t.Errorf("%d rows that collide give other bits", m)
+		}
+	}
+}
+
 func (p product) left(i, q int) float32 {
 	if p.transA {
 		return p.a[q*p.lda+i]

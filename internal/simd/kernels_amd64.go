@@ -112,7 +112,7 @@ func geluBackwardAVX512(dx, x, dy []float32)
 const (
 	blockM = 96
 	blockN = 512
-	blockK = 384
+	blockK = 512
 )
 
 // tileRows and tileColumns are the largest tile of C that the registers hold.
@@ -206,6 +206,12 @@ func gemmPanels(m, n, k int, a operand, panels []float32, rows int, c output) {
 // all of n; the last may be padded.
 func multiply(m, n, p0, k int, a operand, b block, c output) {
 	wide := tileColumns()
+	var apart []float32
+	if a.collides() && m > tileRows() && n >= 4*wide {
+		buf := borrow(min(m, blockM) * (k + panel))
+		defer buffers.Put(buf)
+		apart = *buf
+	}
 	for i := 0; i < m; i += blockM {
 		rows := min(blockM, m-i)
 		part := operand{a.data[i*a.rs:], a.rs, a.cs}
@@ -213,10 +219,26 @@ func multiply(m, n, p0, k int, a operand, b block, c output) {
 			multiplyFew(rows, n, p0, k, part, b, c)
 			continue
 		}
+		if apart != nil {
+			part = part.spread(apart, rows, k)
+		}
 		for j := 0; j < n; j += wide {
 			tiles(rows, min(wide, n-j), p0, k, part, b.at(j), c.from(i, j))
 		}
 	}
+}
+
+// collides says that the rows of A lie a multiple of 4 KiB apart, so that those
+// of a tile compete for one of the 64 sets of the first-level cache.
+func (a operand) collides() bool { return a.cs == 1 && a.rs%1024 == 0 }
+
+// spread copies k columns of A to rows that do not collide.
+func (a operand) spread(buf []float32, rows, k int) operand {
+	ld := k + panel
+	for i := range rows {
+		copy(buf[i*ld:i*ld+k], a.data[i*a.rs:])
+	}
+	return operand{buf, ld, 1}
 }
 
 // multiplyFew handles one or two rows, several panels at a time.

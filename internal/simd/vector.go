@@ -190,29 +190,60 @@ func GELUTanhBackward(dx, x, dy []float32) {
 	geluBackwardPortable(dx, x, dy)
 }
 
-// GELU writes the exact GELU x·Φ(x) of x to dst, which may be x, and Φ(x) to
-// cdf where that is not nil. It is not vectorised: only the small mergers use it.
-func GELU(dst, x []float32, cdf []float64) {
+// GELU writes the exact GELU x·Φ(x) of x to dst, which may be x. It is not
+// vectorised: only the small mergers use it.
+func GELU(dst, x []float32) {
 	for i, v := range x {
-		p := normalCDF(float64(v))
-		dst[i] = float32(float64(v) * p)
-		if cdf != nil {
-			cdf[i] = p
-		}
+		cdf, _ := normal(float64(v))
+		dst[i] = float32(float64(v) * cdf)
 	}
 }
 
-// GELUBackward writes the gradient of [GELU] at x, with the Φ(x) that it left in
-// cdf, for the output gradient dy to dx, which may be x or dy.
-func GELUBackward(dx, x, dy []float32, cdf []float64) {
+// GELUBackward writes the gradient of [GELU] at x for the output gradient dy to
+// dx, which may be x or dy.
+func GELUBackward(dx, x, dy []float32) {
 	for i, v := range x {
-		z := float64(v)
-		density := math.Exp(-z*z/2) / math.Sqrt(2*math.Pi)
-		dx[i] = float32(float64(dy[i]) * (cdf[i] + z*density))
+		cdf, density := normal(float64(v))
+		dx[i] = float32(float64(dy[i]) * (cdf + float64(v)*density))
 	}
 }
 
-func normalCDF(z float64) float64 { return 0.5 * math.Erfc(-z/math.Sqrt2) }
+// normalEnd is beyond where the normal distribution function is 0 or 1, and
+// normalSteps how many nodes it is known at a unit.
+const normalEnd, normalSteps = 8, 64
+
+var normalNodes = func() (nodes [2*normalEnd*normalSteps + 1]struct{ cdf, density float64 }) {
+	for i := range nodes {
+		z := float64(i)/normalSteps - normalEnd
+		nodes[i].cdf = 0.5 * math.Erfc(-z/math.Sqrt2)
+		nodes[i].density = math.Exp(-z*z/2) / math.Sqrt(2*math.Pi)
+	}
+	return nodes
+}()
+
+// normal returns the standard normal distribution function and density at z,
+// to a relative 1e-9, by their Taylor series about the nearest node: the n-th
+// derivative of the density is (−1)ⁿ·Heₙ times it.
+func normal(z float64) (cdf, density float64) {
+	switch {
+	case z <= -normalEnd:
+		return 0, 0
+	case z >= normalEnd:
+		return 1, 0
+	case z != z:
+		return z, z
+	}
+	i := int((z+normalEnd)*normalSteps + 0.5)
+	node, c := &normalNodes[i], float64(i)/normalSteps-normalEnd
+	d := z - c
+	he2 := c*c - 1
+	he3 := c*he2 - 2*c
+	he4 := c*he3 - 3*he2
+	he5 := c*he4 - 4*he3
+	density = node.density * (1 - d*(c-d*(1./2)*(he2-d*(1./3)*(he3-d*(1./4)*(he4-d*(1./5)*he5)))))
+	cdf = node.cdf + node.density*d*(1-d*(1./2)*(c-d*(1./3)*(he2-d*(1./4)*(he3-d*(1./5)*(he4-d*(1./6)*he5)))))
+	return cdf, density
+}
 
 // An AdamRule is the constants of one step of AdamW (Loshchilov and Hutter
 // 2019): with m = Beta1·m + (1−Beta1)·g and v = Beta2·v + (1−Beta2)·g²,

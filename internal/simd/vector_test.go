@@ -103,9 +103,8 @@ func TestActivations(t *testing.T) {
 			GELUTanh(act, x)
 			GELUTanhBackward(dx, x, dy)
 			erf, dErf := make([]float32, n), make([]float32, n)
-			cdf := make([]float64, n)
-			GELU(erf, x, cdf)
-			GELUBackward(dErf, x, dy, cdf)
+			GELU(erf, x)
+			GELUBackward(dErf, x, dy)
 			for i := range n {
 				v, u, d := float64(x[i]), float64(up[i]), float64(dy[i])
 				for _, c := range []struct {
@@ -128,6 +127,19 @@ func TestActivations(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestNormal(t *testing.T) {
+	for z := -9.0; z <= 9; z += 1. / 1001 {
+		cdf, density := normal(z)
+		wantCDF, want := 0.5*math.Erfc(-z/math.Sqrt2), math.Exp(-z*z/2)/math.Sqrt(2*math.Pi)
+		if !close64(float32(cdf), wantCDF, 1e-7, 1e-15) || !(math.Abs(cdf-wantCDF) <= 1e-9*wantCDF+1e-15) || !(math.Abs(density-want) <= 1e-9*want+1e-14) {
+			t.Fatalf("at %v: %v and %v, want %v and %v", z, cdf, density, wantCDF, want)
+		}
+	}
+	if cdf, density := normal(math.NaN()); cdf == cdf || density == density {
+		t.Errorf("at NaN: %v and %v", cdf, density)
+	}
 }
 
 func TestActivationsFarOut(t *testing.T) {

@@ -153,7 +153,7 @@ func attentionScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim)
 func (m merger) apply(x []float32, normed, joined int) []float32 {
 	n := len(x) / joined
 	inner := m.fc1.apply(m.norm.rows(x, normed), n)
-	simd.GELU(inner, inner, nil)
+	simd.GELU(inner, inner)
 	return m.fc2.apply(inner, n)
 }
 

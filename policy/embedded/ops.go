@@ -226,28 +226,22 @@ func (b *builder) swiglu(x *G.Node, rows *int) *G.Node {
 
 // geluTanh is GELU in its tanh form.
 func (b *builder) geluTanh(x *G.Node, rows *int) *G.Node {
-	return b.pointwise("gelu_tanh", x, rows, func(out, x []float32, _ int) { simd.GELUTanh(out, x) },
-		func(dx, x, dy []float32, _ int) { simd.GELUTanhBackward(dx, x, dy) })
+	return b.pointwise("gelu_tanh", x, rows, simd.GELUTanh, simd.GELUTanhBackward)
 }
 
 // geluErf is GELU in its exact form, which the mergers use.
 func (b *builder) geluErf(x *G.Node, rows *int) *G.Node {
-	cdf := make([]float64, x.Shape().TotalSize()) // from forward to backward: it costs half of both
-	return b.pointwise("gelu", x, rows, func(out, x []float32, at int) { simd.GELU(out, x, cdf[at:]) },
-		func(dx, x, dy []float32, at int) { simd.GELUBackward(dx, x, dy, cdf[at:]) })
+	return b.pointwise("gelu", x, rows, simd.GELU, simd.GELUBackward)
 }
 
-// pointwise applies a function to every element; both ways are told where in x
-// the slice begins.
-func (b *builder) pointwise(name string, x *G.Node, rows *int, forward func(out, x []float32, at int), backward func(dx, x, dy []float32, at int)) *G.Node {
+// pointwise applies a function to every element.
+func (b *builder) pointwise(name string, x *G.Node, rows *int, forward func(out, x []float32), backward func(dx, x, dy []float32)) *G.Node {
 	n, threads := width(x), b.feed.threads
 	return b.like(x, name, G.Nodes{x}, func(v [][]float32, out []float32) {
-		simd.For(threads, *rows, func(lo, hi int) { forward(out[lo*n:hi*n], v[0][lo*n:hi*n], lo*n) })
+		simd.For(threads, *rows, func(lo, hi int) { forward(out[lo*n:hi*n], v[0][lo*n:hi*n]) })
 	}, func(_, dy *G.Node) *G.Node {
 		return b.like(x, name+"_dx", G.Nodes{dy, x}, func(v [][]float32, d []float32) {
-			simd.For(threads, *rows, func(lo, hi int) {
-				backward(d[lo*n:hi*n], v[1][lo*n:hi*n], v[0][lo*n:hi*n], lo*n)
-			})
+			simd.For(threads, *rows, func(lo, hi int) { backward(d[lo*n:hi*n], v[1][lo*n:hi*n], v[0][lo*n:hi*n]) })
 		})
 	})
 }
