@@ -32,8 +32,9 @@ const (
 
 // TestPeerSpeed measures, by turns and on the same weights and inputs, our
 // training step against PyTorch's, eager and compiled, and our decoding against
-// transformers' generate: of prompts that have nothing in common (decode), and
-// of four rollouts each of eight prompts (rollouts). Every prompt has an image.
+// transformers' generate: of prompts that have nothing in common (decode), of
+// these only up to the first id (prefill), and of four rollouts each of eight
+// prompts (rollouts). Every prompt has an image.
 // `make bench-peer` runs it; XRAGENT_PEER is a pattern for the measurements'
 // names, and XRAGENT_PEER_THREADS the number of threads on both sides, 2 if not
 // set.
@@ -64,13 +65,17 @@ func TestPeerSpeed(t *testing.T) {
 				measure func(t *testing.T, name string, turns int, c peerCase)
 				rows    int
 				group   int
-			}{{"train", p.train, peerTokens(cfg) / length, 1}, {"decode", p.decode, peerBatch, 1}, {"rollouts", p.decode, peerBatch, peerGroup}} {
+				new     int
+			}{
+				{"train", p.train, peerTokens(cfg) / length, 1, 0}, {"decode", p.decode, peerBatch, 1, peerNew},
+				{"prefill", p.decode, peerBatch, 1, 1}, {"rollouts", p.decode, peerBatch, peerGroup, peerNew},
+			} {
 				name, turns := fmt.Sprintf("%s-%d-%d", m.name, cfg.Text.HiddenSize, length), 5
 				if m.rows*length*cfg.Text.HiddenSize >= 1<<23 {
 					turns = 3 // minutes a turn, where other work is under way
 				}
 				if wanted.MatchString(name) {
-					m.measure(t, name, turns, newPeerCase(cfg, m.rows, m.group, length))
+					m.measure(t, name, turns, newPeerCase(cfg, m.rows, m.group, length, m.new))
 				}
 			}
 		}
@@ -96,12 +101,13 @@ func peerLarge() Config {
 type peerCase struct {
 	weights *Weights
 	group   int
+	new     int       // ids to sample for each row
 	ids     [][]int32 // pads expanded
 	grid    [3]int
 }
 
-func newPeerCase(cfg Config, rows, group, length int) peerCase {
-	c := peerCase{weights: Init(cfg, 1), group: group, grid: [3]int{1, 8, 8}}
+func newPeerCase(cfg Config, rows, group, length, sampled int) peerCase {
+	c := peerCase{weights: Init(cfg, 1), group: group, new: sampled, grid: [3]int{1, 8, 8}}
 	pads := slices.Repeat([]int32{cfg.ImageTokenID}, 16)
 	for i := range rows {
 		ids := slices.Concat([]int32{1, cfg.VisionStartID}, pads, []int32{cfg.VisionEndID})
@@ -115,7 +121,8 @@ func (c peerCase) image(i int) []byte {
 	return binary.LittleEndian.AppendUint64(nil, uint64(i/c.group))
 }
 
-// prompts cuts the rows so that ids are left to sample.
+// prompts cuts the rows so that ids are left to sample, the same for one as for
+// all of them.
 func (c peerCase) prompts() peerCase {
 	cut := make([][]int32, len(c.ids))
 	for i, ids := range c.ids {
@@ -320,7 +327,7 @@ func (p *peer) decode(t *testing.T, name string, turns int, c peerCase) {
 		}
 		var ids [][]int32
 		own := measure(func() { ids = c.sample(t, e) })
-		generated := p.ask(t, map[string]any{"do": "generate", "new": peerNew})
+		generated := p.ask(t, map[string]any{"do": "generate", "new": c.new})
 		if turn == 0 {
 			requireSameStart(t, name, ids, generated.IDs)
 			continue
@@ -338,7 +345,7 @@ func (c peerCase) sample(t *testing.T, e *Engine) [][]int32 {
 		wg.Go(func() {
 			req := loop.SampleRequest{Version: 3, IDs: slices.Concat(ids[:3], ids[18:]), Seed: 1,
 				Images:   [][]byte{c.image(i)},
-				Sampling: rollout.Sampling{TopP: 1, MaxTokens: peerNew}}
+				Sampling: rollout.Sampling{TopP: 1, MaxTokens: c.new}}
 			r, err := e.Sample(t.Context(), req)
 			if err != nil {
 				t.Error(err)
