@@ -19,7 +19,7 @@ func whole(t testing.TB, d *decoder, ids []int32, pictures []picture) span {
 	var rows []visualRow
 	for _, p := range pictures {
 		grids = append(grids, p.grid)
-		f := d.tower.features(p.patches, p.grid)
+		f := d.tower.features(p)[0]
 		for i := range len(f.merged) / d.cfg.Text.HiddenSize {
 			rows = append(rows, visualRow{f, i})
 		}
@@ -156,4 +156,21 @@ func TestKVCacheExtends(t *testing.T) {
 	if math.IsNaN(float64(want[0])) {
 		t.Error("NaN")
 	}
+}
+
+// What the tower makes of an image does not depend on the images beside it.
+func TestTowerOfSeveralImages(t *testing.T) {
+	goldens(t, func(t *testing.T, w *Weights, g golden) {
+		d := newDecoder(w)
+		images := slices.Repeat(g.pictures(w.cfg), 3)
+		if len(images) == 0 {
+			return
+		}
+		for i, f := range d.tower.features(images...) {
+			alone := d.tower.features(images[i])[0]
+			if !slices.Equal(f.merged, alone.merged) || !slices.EqualFunc(f.deep, alone.deep, slices.Equal) {
+				t.Errorf("image %d of %d has other bits than alone", i+1, len(images))
+			}
+		}
+	})
 }

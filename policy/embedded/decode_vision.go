@@ -3,6 +3,7 @@ package embedded
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"xragent/internal/simd"
 )
@@ -78,29 +79,72 @@ func newTower(w *Weights) *tower {
 	return t
 }
 
-// features runs the tower over patches [t·h·w, PatchDim] of one image.
-func (t *tower) features(patches []float32, grid [3]int) *features {
-	n, h := grid[0]*grid[1]*grid[2], t.cfg.HiddenSize
-	x := t.patch.apply(patches, n)
-	for i, b := range t.cfg.positionBlends(grid) {
+// towerRows is how many patches of several images go through the tower at a
+// time, so that its weights are read once for them.
+const towerRows = 256
+
+// together returns how many of the first images go through the tower at a time.
+func together(images []*sourceImage) int {
+	n, rows := 1, images[0].size()
+	for ; n < len(images); n++ {
+		if rows += images[n].size(); rows > towerRows {
+			break
+		}
+	}
+	return n
+}
+
+// features runs the tower over images. What a patch becomes depends on its own
+// image alone.
+func (t *tower) features(images ...picture) []*features {
+	n, h := 0, t.cfg.HiddenSize
+	var frames []int // their sizes
+	for _, p := range images {
+		n += p.size()
+		frames = append(frames, slices.Repeat([]int{p.grid[1] * p.grid[2]}, p.grid[0])...)
+	}
+	half := h / t.cfg.NumHeads / 2
+	x, cos, sin := make([]float32, n*h), make([]float32, n*half), make([]float32, n*half)
+	at := 0
+	for _, p := range images {
+		t.embed(x[at*h:(at+p.size())*h], p)
+		t.cfg.visionRope(p.grid, cos[at*half:], sin[at*half:])
+		at += p.size()
+	}
+	made := make([]*features, len(images))
+	for i := range made {
+		made[i] = new(features)
+	}
+	for i := range t.blocks {
+		t.block(&t.blocks[i], x, frames, cos, sin)
+		for k, at := range t.cfg.DeepstackVisualIndexes {
+			if at == i {
+				t.deal(t.deep[k].apply(x, t.joined(), t.joined()), images, func(i int, rows []float32) { made[i].deep = append(made[i].deep, rows) })
+			}
+		}
+	}
+	t.deal(t.merger.apply(x, h, t.joined()), images, func(i int, rows []float32) { made[i].merged = rows })
+	return made
+}
+
+// embed writes the patches' embeddings and positions.
+func (t *tower) embed(x []float32, p picture) {
+	h := t.cfg.HiddenSize
+	t.patch.addTo(x, p.patches, p.size())
+	for i, b := range t.cfg.positionBlends(p.grid) {
 		for j, at := range b.index {
 			simd.Axpy(b.weight[j], t.positions[int(at)*h:(int(at)+1)*h], x[i*h:(i+1)*h])
 		}
 	}
-	half := h / t.cfg.NumHeads / 2
-	cos, sin := make([]float32, n*half), make([]float32, n*half)
-	t.cfg.visionRope(grid, cos, sin)
-	f := &features{}
-	for i := range t.blocks {
-		t.block(&t.blocks[i], x, n, grid[1]*grid[2], cos, sin)
-		for k, at := range t.cfg.DeepstackVisualIndexes {
-			if at == i {
-				f.deep = append(f.deep, t.deep[k].apply(x, t.joined(), t.joined()))
-			}
-		}
+}
+
+// deal gives each image its merged rows.
+func (t *tower) deal(merged []float32, images []picture, give func(i int, rows []float32)) {
+	for i, p := range images {
+		n := p.size() / t.cfg.SpatialMergeSize / t.cfg.SpatialMergeSize * t.cfg.OutHiddenSize
+		give(i, slices.Clone(merged[:n])) // caches drop images one by one
+		merged = merged[n:]
 	}
-	f.merged = t.merger.apply(x, h, t.joined())
-	return f
 }
 
 // joined is the width of the patches of one token side by side.
@@ -108,17 +152,20 @@ func (t *tower) joined() int {
 	return t.cfg.HiddenSize * t.cfg.SpatialMergeSize * t.cfg.SpatialMergeSize
 }
 
-// block runs one layer over n patches in place. Patches see those of their own
+// block runs one layer over patches in place. Patches see those of their own
 // frame.
-func (t *tower) block(b *towerBlock, x []float32, n, frame int, cos, sin []float32) {
-	qkv := b.qkv.apply(b.norm1.rows(x, t.cfg.HiddenSize), n)
+func (t *tower) block(b *towerBlock, x []float32, frames []int, cos, sin []float32) {
+	h := t.cfg.HiddenSize
+	n := len(x) / h
+	qkv := b.qkv.apply(b.norm1.rows(x, h), n)
 	mixed := make([]float32, len(x))
-	half := len(cos) / n
-	for lo := 0; lo < n; lo += frame {
-		t.attend(qkv[3*lo*t.cfg.HiddenSize:], mixed[lo*t.cfg.HiddenSize:], frame, cos[lo*half:], sin[lo*half:])
+	half, lo := len(cos)/n, 0
+	for _, frame := range frames {
+		t.attend(qkv[3*lo*h:], mixed[lo*h:], frame, cos[lo*half:], sin[lo*half:])
+		lo += frame
 	}
 	b.proj.addTo(x, mixed, n)
-	inner := b.fc1.apply(b.norm2.rows(x, t.cfg.HiddenSize), n)
+	inner := b.fc1.apply(b.norm2.rows(x, h), n)
 	simd.GELUTanh(inner, inner)
 	b.fc2.addTo(x, inner, n)
 }

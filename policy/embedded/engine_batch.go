@@ -204,8 +204,12 @@ func (s *scheduler) see() {
 	}
 	made := make([]*features, len(missing))
 	simd.For(len(s.workers), len(missing), func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			made[i] = s.decoder.tower.features(missing[i].patches, missing[i].grid)
+		for lo < hi {
+			var images []picture
+			for _, im := range missing[lo : lo+together(missing[lo:hi])] {
+				images = append(images, im.picture)
+			}
+			lo += copy(made[lo:], s.decoder.tower.features(images...))
 		}
 	})
 	for i, im := range missing {

@@ -13,6 +13,9 @@ type picture struct {
 	grid    [3]int
 }
 
+// size is how many patches p has.
+func (p picture) size() int { return p.grid[0] * p.grid[1] * p.grid[2] }
+
 // A bundle is consecutive rows that begin alike. The model computes their common
 // prefix once: rollouts of one prompt share its image, question and system text.
 type bundle struct {
