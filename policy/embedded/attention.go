@@ -159,7 +159,8 @@ func (u *unit) forward(x, out []float32) {
 			p := u.scores(q, x)
 			for i := range q.rows {
 				row, seen := p[i*q.keys:(i+1)*q.keys], q.seen+i*q.step
-				u.lse[(q.first+i)*u.q+q.head] = softmax(row[:seen], attentionScale(u.dim))
+				top, sum := softmax(row[:seen], attentionScale(u.dim))
+				u.lse[(q.first+i)*u.q+q.head] = top + float32(math.Log(float64(sum)))
 				clear(row[seen:])
 			}
 			u.runs(q, func(o *operands, keys, column int) {
@@ -178,12 +179,13 @@ func (u *unit) scores(q block, x []float32) []float32 {
 	return p
 }
 
-// softmax replaces x by the softmax of scale·x and returns log Σ exp(scale·x).
-func softmax(x []float32, scale float32) float32 {
-	top := scale * simd.Max(x)
-	sum := simd.ExpScaledSub(x, x, scale, top)
+// softmax replaces x by the softmax of scale·x. It returns the largest scale·x
+// and Σ exp(scale·x − largest).
+func softmax(x []float32, scale float32) (top, sum float32) {
+	top = scale * simd.Max(x)
+	sum = simd.ExpScaledSub(x, x, scale, top)
 	simd.Scale(1/sum, x)
-	return top + float32(math.Log(float64(sum)))
+	return top, sum
 }
 
 // backward: with p the weights and D = Σ dout·out, dv = pᵀ·dout,

@@ -13,7 +13,7 @@ import (
 
 // prefillRows is how many rows go through the decoder at a time: enough to keep
 // the kernels busy, few enough for activations to stay in the caches.
-const prefillRows = 256
+const prefillRows = 128
 
 // A scheduler is the owner's state: the loaded weights, the sequences waiting
 // and in the batch, and what is kept between them.

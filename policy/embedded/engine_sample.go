@@ -57,14 +57,9 @@ func (s *sampler) choose(top float32, by rollout.Sampling, u float64) int32 {
 }
 
 // argmax returns the index of the largest logit, the lowest where several are.
+// No logit may be NaN.
 func argmax(logits []float32) int32 {
-	best := 0
-	for i, v := range logits {
-		if v > logits[best] {
-			best = i
-		}
-	}
-	return int32(best)
+	return int32(slices.Index(logits, simd.Max(logits)))
 }
 
 // temper sets p to the unnormalised probabilities at a temperature.
