@@ -1,6 +1,6 @@
 #!/bin/sh
 # Serves an export by vLLM and holds it against our own decoding, through our own client, also with other weights sent
-# to the running server.
+# to the running server; and, where XRAGENT_PYTHON has the requirements of the learner, an adapter against PEFT.
 #
 #     XRAGENT_VLLM=PYTHON learner/engine/run.sh EXPORT
 #
@@ -17,10 +17,11 @@ work=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server"; wait; rm -rf "$work"' EXIT
 port=${XRAGENT_ENGINE_PORT:-8123}
-# The two variables make the server of a CPU build start small; the third opens /collective_rpc, by which weights come.
-VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_SERVER_DEV_MODE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 \
+# A CPU build starts small with the first two variables; the next two let weights and adapters in at run time.
+VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 \
+	HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 \
 	"$XRAGENT_VLLM" -m vllm.entrypoints.openai.api_server --model "$export" --served-model-name policy --host 127.0.0.1 \
-	--port "$port" --dtype float32 --enforce-eager --max-model-len 2048 --enable-scale-out >"$work/log" 2>&1 &
+	--port "$port" --dtype float32 --enforce-eager --max-model-len 2048 --enable-scale-out --enable-lora --max-lora-rank 8 >"$work/log" 2>&1 &
 server=$!
 until "$XRAGENT_VLLM" -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$port/health')" 2>/dev/null; do
 	if ! kill -0 "$server" 2>/dev/null; then
@@ -29,6 +30,11 @@ until "$XRAGENT_VLLM" -c "import urllib.request as u; u.urlopen('http://127.0.0.
 	fi
 	sleep 2
 done
+if [ -n "${XRAGENT_PYTHON:-}" ]; then
+	"$XRAGENT_PYTHON" learner/engine/adapter.py "$export" "$work/adapter" "http://127.0.0.1:$port"
+else
+	echo "engine: XRAGENT_PYTHON is not set: no adapter was held against PEFT"
+fi
 XRAGENT_ENGINE=http://127.0.0.1:$port XRAGENT_EXPORT=$export XRAGENT_ENGINE_RELOAD=$work/weights \
 	${GO:-go} test -count=1 -timeout 30m -run '^TestEngineServesExport$' -v ./cmd/xragent || {
 	tail -20 "$work/log" >&2
