@@ -1,4 +1,4 @@
-.PHONY: help build run certify test check fmt vet lint race integration bench bench-peer parity dashboards
+.PHONY: help build run certify test check fmt vet lint race integration bench bench-peer parity engine dashboards
 GO ?= go
 BIN := bin/xragent
 
@@ -40,6 +40,9 @@ bench-peer:  ## Training and decoding against PyTorch and transformers, by turns
 
 parity:      ## Losses, model, tokenizer, template and images against verl, TRL and transformers; needs uv (some GB of Python packages) and npm
 	learner/parity/run.sh
+
+engine:      ## A run's export (EXPORT=folder) in a vLLM server against ours; needs XRAGENT_VLLM, an interpreter with vLLM
+	learner/engine/run.sh $(EXPORT)
 
 dashboards:  ## Regenerate the Grafana dashboard and alert rules from the metric registry
 	$(GO) test ./web -run TestGeneratedFiles -update
