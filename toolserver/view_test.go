@@ -49,6 +49,7 @@ func TestLateralFromPixels(t *testing.T) {
 	if *realFaults {
 		want = 299
 	}
+	world := phantom.Config{Seed: 5, Train: 40 * want}
 	s := serverFor(t, func(c *Config) { c.Gate = measure.PerMeasurement })
 	n, patternPasses, admitted := 0, 0, 0
 	for i := 0; n < want; i++ {

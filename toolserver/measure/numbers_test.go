@@ -3,6 +3,7 @@ package measure
 import (
 	"encoding/csv"
 	"errors"
+	"flag"
 	"fmt"
 	"image"
 	"image/png"
@@ -182,36 +183,95 @@ func TestMirror(t *testing.T) {
 	})
 }
 
-// TestPhantoms holds numbers from the true masks against the generator's own:
-// both extents of a ratio within one pixel, an area within half a pixel along
-// its outline.
+// TestPhantoms holds numbers from the true masks against the generator's own. A
+// mask's extent is that of the pixels whose centres lie inside, each of its ends
+// within half a pixel of the true one. So the heart's extent and the chest's are
+// each within one pixel of the analytic ones and the ratio, in pixels of the
+// chest's width, within one and the ratio. An area is within half a pixel along
+// its outline, and the shift within half a pixel at the mediastinum and at the
+// spine.
 func TestPhantoms(t *testing.T) {
-	cfg := phantom.Config{Seed: 5, Train: 15}
-	alpha := func(m phantom.Mask) *image.Alpha { return &image.Alpha{Pix: m.Pix, Stride: m.Stride, Rect: m.Rect} }
-	worst, n := 0.0, 0
+	cfg := phantom.Config{Seed: 5, Train: *analytic}
+	var ratio, shift, area worst
 	for i := range cfg.Studies() {
-		study := phantom.Generate(cfg, i)
-		if study.Truth.View == phantom.Lateral {
+		truth := phantom.Describe(cfg, i).Truth
+		if truth.View == phantom.Lateral {
 			continue
 		}
-		m := study.Truth.Masks()
-		s := Structures{RightLung: alpha(m.RightLung), LeftLung: alpha(m.LeftLung), Heart: alpha(m.Heart)}
+		s := structuresOf(truth)
 		ctr, err := CTR(s, ColumnExtent, 0)
 		if err != nil {
-			t.Errorf("%s: %v", study.ID, err)
+			t.Errorf("%s: %v", truth.ID, err)
 			continue
 		}
-		off := math.Abs(ctr.Value-study.Truth.Apparent.CTR) * ctr.Lines[1].width()
-		worst, n = max(worst, off), n+1
-		if off > 1+ctr.Value {
-			t.Errorf("%s (%s): ratio %.4f, analytic %.4f: %.2f pixels apart", study.ID, study.Truth.Fault, ctr.Value, study.Truth.Apparent.CTR, off)
+		chest := ctr.Lines[1].width()
+		if off := math.Abs(ctr.Value-truth.Apparent.CTR) * chest; ratio.add(off, 1+ctr.Value) {
+			t.Logf("%s (%s): ratio %.4f, analytic %.4f: %.2f pixels apart", truth.ID, truth.Fault, ctr.Value, truth.Apparent.CTR, off)
 		}
 		ln, err := Asymmetry(s, Reference{}, 0)
-		if most := 0.5 * (outline(s.RightLung) + outline(s.LeftLung)); err != nil || math.Abs(ln.Value-study.Truth.Apparent.Asymmetry) > most {
-			t.Errorf("%s (%s): asymmetry %.4f, analytic %.4f, want within %.4f", study.ID, study.Truth.Fault, ln.Value, study.Truth.Apparent.Asymmetry, most)
+		if most := 0.5 * (outline(s.RightLung) + outline(s.LeftLung)); err != nil || area.add(math.Abs(ln.Value-truth.Apparent.Asymmetry)/most, 1) {
+			t.Logf("%s (%s): asymmetry %.4f, analytic %.4f, want within %.4f", truth.ID, truth.Fault, ln.Value, truth.Apparent.Asymmetry, most)
+		}
+		if math.Abs(truth.Apparent.Shift)*chest > narrowest {
+			continue
+		}
+		moved, err := Shift(s, 0)
+		if off := math.Abs(moved.Value-truth.Apparent.Shift) * chest; err != nil || shift.add(off, 1) {
+			t.Logf("%s (%s): shift %.4f, analytic %.4f: %.2f pixels apart, error %v", truth.ID, truth.Fault, moved.Value, truth.Apparent.Shift, off, err)
 		}
 	}
-	t.Logf("%d films: the ratio is at most %.2f pixels from the analytic one", n, worst)
+	for _, w := range []struct {
+		what string
+		worst
+	}{{"ratio, in pixels", ratio}, {"shift, in pixels", shift}, {"asymmetry, of half a pixel along the outlines", area}} {
+		t.Logf("%s: %v", w.what, w.worst)
+		if w.beyond*100 > w.n || w.n == 0 {
+			t.Errorf("%s: %d of %d films are further off than explained", w.what, w.beyond, w.n)
+		}
+	}
+}
+
+// narrowest is how far, in pixels, a phantom's mediastinum can move as a whole.
+const narrowest = 21
+
+var analytic = flag.Int("phantoms", 15, "synthetic films whose numbers are compared with the analytic ones")
+
+// structuresOf are the true masks of a film, the spine as a band about its
+// centre.
+func structuresOf(truth phantom.Truth) Structures {
+	alpha := func(m phantom.Mask) *image.Alpha { return &image.Alpha{Pix: m.Pix, Stride: m.Stride, Rect: m.Rect} }
+	m := truth.Masks()
+	s := Structures{RightLung: alpha(m.RightLung), LeftLung: alpha(m.LeftLung), Heart: alpha(m.Heart), Spine: image.NewAlpha(m.Heart.Rect)}
+	for i := range s.Spine.Pix {
+		if x := float64(i%s.Spine.Stride) + 0.5; math.Abs(x-truth.Spine()) < 12 {
+			s.Spine.Pix[i] = 255
+		}
+	}
+	return s
+}
+
+// worst keeps the greatest of some distances, how many are above 1, and how many
+// beyond their own bound.
+type worst struct {
+	n, above, beyond int
+	most, mean       float64
+}
+
+// add reports whether a distance is beyond its bound.
+func (w *worst) add(v, bound float64) bool {
+	w.mean = (w.mean*float64(w.n) + v) / float64(w.n+1)
+	w.n, w.most = w.n+1, max(w.most, v)
+	if v > 1 {
+		w.above++
+	}
+	if v > bound {
+		w.beyond++
+	}
+	return v > bound
+}
+
+func (w worst) String() string {
+	return fmt.Sprintf("%d films, mean %.2f, at most %.2f, above one %d, beyond what is explained %d", w.n, w.mean, w.most, w.above, w.beyond)
 }
 
 // outline returns a mask's outline over its area.
