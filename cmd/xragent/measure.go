@@ -226,6 +226,11 @@ func structures(in measure.Input) measure.Structures {
 func (m *measured) fill(in measure.Input, b rollout.Bundle) {
 	m.bundle = b
 	m.View, m.ViewSource = in.Meta.View, in.Meta.ViewFrom
+	if m.View == "" {
+		if m.View = viewFromPixels(b); m.View != "" {
+			m.ViewSource = "pixels"
+		}
+	}
 	seen := map[string]bool{}
 	for _, x := range b.Measurements {
 		if x.Admitted {
@@ -235,9 +240,6 @@ func (m *measured) fill(in measure.Input, b rollout.Bundle) {
 			if c.Verdict != rollout.Pass && !seen[c.Name] {
 				seen[c.Name] = true
 				m.Reasons = append(m.Reasons, measuredReason{c.Name, c.Verdict, c.Value, c.Threshold, c.Reason})
-			}
-			if c.Name == "chest_pattern" && m.View == "" {
-				m.View, m.ViewSource = viewOfPattern(c.Verdict), "pixels"
 			}
 		}
 		m.value(x)
@@ -255,9 +257,25 @@ func uncategorised(view string) string {
 	return "nothing says PA or AP: the ratio has no category"
 }
 
-// viewOfPattern names what pixels alone can tell.
-func viewOfPattern(v rollout.Verdict) string {
-	return map[rollout.Verdict]string{rollout.Pass: "frontal", rollout.Fail: "OTHER", rollout.Unknown: ""}[v]
+// viewFromPixels names what pixels alone can tell: a frontal chest has the
+// pattern of one, and lungs and heart in their places; what lacks the pattern is
+// something else. A leg between two dark sides has the pattern alone.
+func viewFromPixels(b rollout.Bundle) string {
+	verdicts := map[string]rollout.Verdict{}
+	for _, x := range b.Measurements {
+		for _, c := range x.Checks {
+			verdicts[c.Name] = c.Verdict
+		}
+	}
+	if verdicts["chest_pattern"] == rollout.Fail {
+		return "OTHER"
+	}
+	for _, name := range []string{"chest_pattern", "lungs_found", "polarity", "upright"} {
+		if verdicts[name] != rollout.Pass {
+			return ""
+		}
+	}
+	return "frontal"
 }
 
 func (m *measured) value(x rollout.Measurement) {

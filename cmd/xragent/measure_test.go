@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"xragent/dataset/phantom"
+	"xragent/rollout"
 )
 
 // plainFilm writes the first sound frontal phantom and returns its path and its
@@ -146,6 +147,28 @@ func TestMeasureServerFlag(t *testing.T) {
 		code := Main(slices.Concat([]string{"measure"}, tt.args, []string{path}), &out, &complaints)
 		if code != tt.code || !strings.Contains(out.String()+complaints.String(), tt.want) {
 			t.Errorf("%v: exit status %d, %s%s; want %d, %s", tt.args, code, out.String(), complaints.String(), tt.code, tt.want)
+		}
+	}
+}
+
+// TestViewFromPixels holds that the chest's pattern without lungs and heart in
+// their places is no frontal chest.
+func TestViewFromPixels(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, lungs, polarity, upright rollout.Verdict
+		want                              string
+	}{
+		{rollout.Pass, rollout.Pass, rollout.Pass, rollout.Pass, "frontal"},
+		{rollout.Pass, rollout.Fail, "", "", ""}, // a leg
+		{rollout.Pass, rollout.Pass, rollout.Unknown, rollout.Pass, ""},
+		{rollout.Pass, rollout.Pass, rollout.Pass, rollout.Fail, ""},
+		{rollout.Unknown, rollout.Pass, rollout.Pass, rollout.Pass, ""},
+		{rollout.Fail, rollout.Pass, rollout.Pass, rollout.Pass, "OTHER"},
+	} {
+		b := rollout.Bundle{Measurements: []rollout.Measurement{{Checks: []rollout.Check{{Name: "chest_pattern", Verdict: tt.pattern},
+			{Name: "lungs_found", Verdict: tt.lungs}, {Name: "polarity", Verdict: tt.polarity}, {Name: "upright", Verdict: tt.upright}}}}}
+		if got := viewFromPixels(b); got != tt.want {
+			t.Errorf("%+v: %q", tt, got)
 		}
 	}
 }

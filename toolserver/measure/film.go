@@ -32,6 +32,7 @@ type film struct {
 	whole      float64    // least share of a structure that is its largest piece
 	overlap    float64    // share of the heart that is lung
 	filled     float64    // heart's width of the gap between the lungs, on its middle rows
+	convex     float64    // heart's share of its convex hull
 	flat       float64    // greatest share of a lung without any texture
 	dense      float64    // greatest share of a lung that is brighter than the middle
 }
@@ -78,6 +79,55 @@ func (f *film) lungs(s Structures, right, left, field image.Rectangle) {
 	}
 	f.overlap = overlapOf(s)
 	f.filled = heartInGap(s)
+	f.convex = convexity(s.Heart)
+}
+
+// convexity returns a mask's area over that of its convex hull. A bay or a horn
+// in a border makes it small.
+func convexity(m *image.Alpha) float64 {
+	var right, left []image.Point // borders of the hull, from the top down
+	r, area := bounds(m), 0
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		first, end, ok := row(m, y)
+		if !ok {
+			continue
+		}
+		for _, v := range m.Pix[y*m.Stride+first : y*m.Stride+end] {
+			if v != 0 {
+				area++
+			}
+		}
+		for _, corner := range []int{y, y + 1} {
+			right, left = bent(right, image.Pt(first, corner), -1), bent(left, image.Pt(end, corner), 1)
+		}
+	}
+	if area == 0 {
+		return math.NaN()
+	}
+	return float64(area) / (enclosed(left) - enclosed(right))
+}
+
+// bent adds the next point of a hull's border, on the way down the image: side is
+// -1 for the border on its left and 1 for that on its right.
+func bent(border []image.Point, p image.Point, side int) []image.Point {
+	for len(border) >= 2 {
+		a, b := border[len(border)-2], border[len(border)-1]
+		u, v := b.Sub(a), p.Sub(b)
+		if side*(u.X*v.Y-u.Y*v.X) > 0 {
+			break
+		}
+		border = border[:len(border)-1]
+	}
+	return append(border, p)
+}
+
+// enclosed returns the area between a border and the image's left edge.
+func enclosed(border []image.Point) float64 {
+	area := 0
+	for i := 1; i < len(border); i++ {
+		area += (border[i].X + border[i-1].X) * (border[i].Y - border[i-1].Y)
+	}
+	return float64(area) / 2
 }
 
 // heartInGap returns how much of the gap between the lungs the heart takes: the

@@ -346,7 +346,7 @@ func (f *film) values() []struct {
 	}{
 		{"pattern", f.pattern}, {"contrast", f.contrast}, {"heart_low", f.heartLow}, {"heart_left", f.heartLeft}, {"tilt", f.tilt},
 		{"proportion", f.proportion}, {"share", f.share}, {"contact", f.contact}, {"heart_tall", f.heartTall}, {"offset", f.offset},
-		{"area", slices.Min(f.area[:])}, {"narrow", f.narrow}, {"short", f.short}, {"whole", f.whole}, {"overlap", f.overlap}, {"heart_gap", f.filled}, {"flat", f.flat}, {"dense", f.dense},
+		{"area", slices.Min(f.area[:])}, {"narrow", f.narrow}, {"short", f.short}, {"whole", f.whole}, {"overlap", f.overlap}, {"heart_gap", f.filled}, {"convex", f.convex}, {"flat", f.flat}, {"dense", f.dense},
 	}
 }
 

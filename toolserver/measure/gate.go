@@ -95,8 +95,8 @@ func judge(in Input, g *geometry) *verdicts {
 	return v
 }
 
-// patternWithoutMasks says of a radiograph that was not segmented whether it
-// looks like a chest.
+// patternWithoutMasks says of a radiograph without masks that can be judged
+// whether it looks like a chest.
 func (v *verdicts) patternWithoutMasks(in Input) {
 	if in.Meta.Domain != "phantom" && in.Image != nil && !in.Image.Rect.Empty() {
 		v.pattern(chestPattern(in.Image))

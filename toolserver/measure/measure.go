@@ -22,7 +22,7 @@ import (
 )
 
 // Version is part of cache keys; it is raised when any result changes.
-const Version = "v1"
+const Version = "v2"
 
 // Variant names the definitions: the cardiothoracic ratio from the widest
 // horizontal extents of heart and lungs, each wherever it is widest; lung areas

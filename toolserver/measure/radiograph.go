@@ -27,6 +27,7 @@ const (
 	minWhole                   = 0.90
 	maxOverlap                 = 0.05       // films 0.01; 0.31 where a lung is drawn through the heart
 	gapPass, gapMost           = 0.88, 1.15 // films 0.98 to 1.01; 1.35 and more where a lung is drawn through the heart
+	minConvex                  = 0.91       // drawn hearts 0.925 and more
 	maxFlat                    = 0.05       // films 0.01
 	denseUnknown               = 0.15       // films 0.05
 	minAgreement               = 0.80
@@ -43,15 +44,17 @@ func judgeFilm(in Input, s Structures) *verdicts {
 	v.projectByTag(in)
 	if _, _, err := s.lungs(); err != nil {
 		v.add(everything, "lungs_found", rollout.Fail, 0, 2, err.Error())
+		v.patternWithoutMasks(in)
 		return v
 	}
 	v.add(everything, "lungs_found", rollout.Pass, 2, 2, "")
 	if err := s.need("right lung", "left lung", "heart"); err != nil {
 		v.add(everything, "heart_found", rollout.Fail, 0, 1, err.Error())
+		v.patternWithoutMasks(in)
 		return v
 	}
 	f := newFilm(in.Image, s)
-	v.viewOfFilm(f)
+	v.viewOfFilm(f, in.Meta.SquarePx)
 	v.masksOfFilm(f)
 	if in.Second != nil {
 		v.agree(s, *in.Second)
@@ -95,13 +98,13 @@ func (v *verdicts) pattern(value float64) {
 	v.between(everything, "chest_pattern", value, patternPass, patternFail, "does not look like one upright frontal chest")
 }
 
-func (v *verdicts) viewOfFilm(f *film) {
+func (v *verdicts) viewOfFilm(f *film, square bool) {
 	v.pattern(f.pattern)
 	v.between(everything, "polarity", f.contrast, contrastPass, contrastFail, "lungs are not darker than the middle: inverted")
 	v.between(everything, "upright", f.heartLow, lowPass, lowFail, "the heart does not lie low between the lungs")
 	v.between(sides, "laterality", f.heartLeft, leftPass, leftFail, "the heart lies on the right: mirrored, or sides unknown")
 	v.atMost(everything, "tilt", math.Abs(f.tilt), maxTilt, "the body is turned in the image")
-	v.proportions(f.proportion)
+	v.proportions(f.proportion, square)
 	v.between(everything, "panels", f.share, sharePass, shareFail, "the chest fills little of the image: several panels, or a cut-out")
 	v.atMost(areas, "cropping", f.contact, maxContact, "a lung reaches the film's edge")
 	v.rotation(f)
@@ -120,10 +123,13 @@ func (v *verdicts) rotation(f *film) {
 }
 
 // proportions judges the chest's width over the lungs' height. Sound films of
-// unknown pixel aspect have 0.95 to 1.77.
-func (v *verdicts) proportions(value float64) {
+// unknown pixel aspect have 0.95 to 1.77. Where a file vouches for square pixels,
+// tall and wide chests are just that.
+func (v *verdicts) proportions(value float64, square bool) {
 	const reason = "the chest's proportions are unusual: squeezed, or pixels that are not square"
 	switch {
+	case square && value >= tallestFail && value < flattestFail:
+		v.add(everything, "proportions", rollout.Pass, value, tallestFail, "")
 	case value > widestPass:
 		v.add(everything, "proportions", unknownIf(value < flattestFail), value, widestPass, reason)
 	case value < narrowestPass:
@@ -149,6 +155,7 @@ func (v *verdicts) masksOfFilm(f *film) {
 	v.atMost(lnOnly, "overlap", f.overlap, maxOverlap, "a lung is drawn through the heart: areas follow another convention")
 	v.between(ctrOnly, "heart_gap", f.filled, gapPass, gapPass-0.08, "the heart's mask does not reach the lungs")
 	v.orUnknown(ctrOnly, "heart_in_lung", f.filled, gapMost, "the heart's mask reaches into the lungs, or they into it")
+	v.between(areas, "heart_shape", f.convex, minConvex, 0, "the heart's border has a bay or a horn: hidden by an opacity, or drawn wrongly")
 	v.atMost(areas, "texture", f.flat, maxFlat, "part of a lung has one grey level: covered")
 	v.orUnknown(areas, "filled", f.dense, denseUnknown, "part of a lung is as bright as the middle: opaque, covered, or no lung")
 }

@@ -2,6 +2,7 @@ package measure
 
 import (
 	"image"
+	"math"
 	"slices"
 	"testing"
 
@@ -57,6 +58,15 @@ func TestRadiographGate(t *testing.T) {
 		{"lung in pieces", func(in *Input) {
 			in.Structures.LeftLung = boxIn(256, image.Rect(152, 40, 206, 90), image.Rect(168, 110, 212, 190))
 		}, "components", nil},
+		{"heart with a bay", func(in *Input) {
+			h := in.Structures.Heart
+			r := bounds(h)
+			for y := r.Min.Y + r.Dy()/3; y < r.Min.Y+2*r.Dy()/3; y++ {
+				for x := r.Max.X - r.Dx()/3; x < r.Max.X; x++ {
+					h.Pix[y*h.Stride+x] = 0
+				}
+			}
+		}, "heart_shape", []string{rollout.Shift}},
 		{"no segmenter", func(in *Input) { in.InDomain = false }, "segmenter_domain", nil},
 	} {
 		in := drawn()
@@ -64,6 +74,47 @@ func TestRadiographGate(t *testing.T) {
 		b := Assess(in, PerMeasurement)
 		if got := admitted(b); !slices.Equal(got, c.kept) || c.reason == "" && len(b.Reasons) > 0 || c.reason != "" && !slices.Contains(b.Reasons, c.reason) {
 			t.Errorf("%s: admitted %v for reasons %v, want %v and %q", c.name, got, b.Reasons, c.kept, c.reason)
+		}
+	}
+}
+
+// TestProportions holds that tall and wide chests pass where the pixels are known
+// to be square, and are unknown or fail where they are not.
+func TestProportions(t *testing.T) {
+	for _, c := range []struct {
+		value  float64
+		square bool
+		want   rollout.Verdict
+	}{
+		{1.3, false, rollout.Pass}, {0.95, false, rollout.Unknown}, {0.85, false, rollout.Fail}, {1.8, false, rollout.Unknown}, {2, false, rollout.Fail},
+		{0.95, true, rollout.Pass}, {1.8, true, rollout.Pass}, {0.85, true, rollout.Fail}, {2, true, rollout.Fail},
+	} {
+		v := &verdicts{}
+		v.proportions(c.value, c.square)
+		if got := v.list[0].Verdict; got != c.want {
+			t.Errorf("%g, square %v: %s, want %s", c.value, c.square, got, c.want)
+		}
+	}
+}
+
+// TestConvexity compares with areas that are known.
+func TestConvexity(t *testing.T) {
+	disc := image.NewAlpha(image.Rect(0, 0, 200, 200))
+	for i := range disc.Pix {
+		if math.Hypot(float64(i%200)-99.5, float64(i/200)-99.5) < 80 {
+			disc.Pix[i] = 255
+		}
+	}
+	notched := boxIn(100, image.Rect(10, 10, 90, 30), image.Rect(10, 30, 50, 70), image.Rect(10, 70, 90, 90))
+	for name, c := range map[string]struct {
+		mask      *image.Alpha
+		want, off float64
+	}{
+		"box": {boxIn(100, image.Rect(20, 30, 60, 90)), 1, 0}, "disc": {disc, 0.99, 0.01}, "empty": {boxIn(100), math.NaN(), 0},
+		"notched": {notched, 0.75, 0}, "step": {boxIn(100, image.Rect(0, 0, 50, 50), image.Rect(0, 50, 100, 100)), 7500. / 8750, 0},
+	} {
+		if got := convexity(c.mask); !(math.Abs(got-c.want) <= c.off) && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+			t.Errorf("%s: %.4f, want %.4f", name, got, c.want)
 		}
 	}
 }
