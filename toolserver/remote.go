@@ -57,11 +57,17 @@ func OpenRadiograph(network string, server backend.Config) (segment.Segmenter, e
 		return n, nil
 	}
 	r, err := newRemote(server)
-	if err != nil || network == remoteNetwork {
-		return r, err
+	if err != nil {
+		return nil, err
+	}
+	if network == remoteNetwork {
+		return r, nil
 	}
 	n, err := OpenNetwork(network)
-	return pair{n, r}, err
+	if err != nil {
+		return nil, err
+	}
+	return pair{n, r}, nil
 }
 
 func newRemote(cfg backend.Config) (*remote, error) {
@@ -93,25 +99,14 @@ func (r *remote) Segment(img *image.Gray) (segment.Masks, error) {
 		return segment.Masks{}, err
 	}
 	m := segment.Landmarkless()
-	m.More = map[string]*image.Alpha{}
-	for i, name := range sought {
-		mask, err := r.mask(files, name, sent.Rect.Size())
-		if errors.Is(err, masks.ErrEmpty) || (mask == nil && err == nil && i >= mustCome) {
-			mask, err = nil, nil // not found: a heart too
-		}
-		if err != nil {
-			return segment.Masks{}, err
-		}
-		if mask != nil {
-			m.More[name] = fitted(mask, img.Rect)
-		}
+	if m.More, err = structuresIn(files, sent.Rect.Size(), img.Rect); err != nil {
+		return segment.Masks{}, err
 	}
 	m.RightLung, m.LeftLung, m.Heart = m.More["right_lung"], m.More["left_lung"], m.More["heart"]
 	if m.RightLung == nil || m.LeftLung == nil {
 		return segment.Masks{}, segment.ErrNoLungs
 	}
-	m.Heart = cmp.Or(m.Heart, image.NewAlpha(img.Rect))
-	m.Heart = segment.Whole(m.Heart)
+	m.Heart = segment.Whole(cmp.Or(m.Heart, image.NewAlpha(img.Rect)))
 	m.RightLung, m.LeftLung = segment.Whole(without(m.RightLung, m.Heart)), segment.Whole(without(m.LeftLung, m.Heart))
 	if segment.Bounds(m.RightLung).Empty() || segment.Bounds(m.LeftLung).Empty() {
 		return segment.Masks{}, segment.ErrNoLungs
@@ -148,21 +143,28 @@ func (r *remote) ask(sent *image.Gray) (map[string][]byte, error) {
 	return out.Masks, nil
 }
 
-// mask reads one structure's file: nil where the server does not name it, and it
-// may be left out.
-func (r *remote) mask(files map[string][]byte, name string, size image.Point) (*image.Alpha, error) {
-	file, ok := files[name]
-	if !ok {
-		if slices.Index(sought, name) < mustCome {
+// structuresIn decodes the masks that came and puts them at the film's size. What
+// is empty was not found, and is left out.
+func structuresIn(files map[string][]byte, sent image.Point, film image.Rectangle) (map[string]*image.Alpha, error) {
+	out := map[string]*image.Alpha{}
+	for i, name := range sought {
+		file, came := files[name]
+		switch {
+		case !came && i < mustCome:
 			return nil, &modelError{fmt.Sprintf("the segmenter's server answered without %s, with %d other structures: %.100q", name, len(files), slices.Sorted(maps.Keys(files)))}
+		case !came:
+			continue
 		}
-		return nil, nil
+		m, err := masks.PNG(file, sent)
+		switch {
+		case errors.Is(err, masks.ErrEmpty):
+			continue
+		case err != nil:
+			return nil, &modelError{fmt.Sprintf("the segmenter's server: %s: %v", name, err)}
+		}
+		out[name] = fitted(m, film)
 	}
-	m, err := masks.PNG(file, size)
-	if err != nil && !errors.Is(err, masks.ErrEmpty) {
-		return nil, &modelError{fmt.Sprintf("the segmenter's server: %s: %v", name, err)}
-	}
-	return m, err
+	return out, nil
 }
 
 // fitted returns a mask at a film's size, each pixel as the nearest one's.

@@ -356,7 +356,7 @@ func (v *view) size() int {
 	n := len(v.gray.Pix) + 2*parseSize*parseSize // with its patch
 	for _, m := range []*segment.Masks{v.masks, v.second} {
 		if m != nil {
-			n += 3 * len(v.gray.Pix)
+			n += (3 + len(m.More)) * len(v.gray.Pix)
 		}
 	}
 	return n
