@@ -35,6 +35,8 @@ func TestReadRefuses(t *testing.T) {
 		{"run: {seed: 1}\n---\nrun: {seed: 2}\n", "", "more than one document"},
 		{strings.Repeat("#", maxBytes+1), "", "has more than the"},
 		{"stages: !0 0\n", "", "x.yaml: not readable as YAML"}, // on which the decoder panics
+		{"policy: {backend: remote}\ngrpo: {temperature: 0.5}\n", "", "grpo: temperature = 0.5 with policy.backend remote"},
+		{"grpo: {reports: 2}\n", "", "grpo: reports = 2: must lie in [0, 1]"},
 		{"- run\n", "", "x.yaml:1:1: sequence was used where mapping is expected"},
 	} {
 		var settings []string

@@ -204,6 +204,7 @@ func (r Run) validate(path string, given []string) error {
 	section("policy", r.Policy.validate())
 	section("queue", r.Queue.validate())
 	section("queue", r.validateWorkers())
+	section("grpo", r.validateTemperature())
 	section("corpus", r.Corpus.Validate())
 	section("pretrain.repeat", r.Pre.Repeat.Validate())
 	section("pretrain.lookup", r.Pre.Lookup.Validate())
@@ -371,6 +372,15 @@ func (r Run) validateWorkers() error {
 		return nil
 	}
 	return fmt.Errorf("workers = %d with %d policy.remote.samplers: want %d, one a sampler, or 0 where workers join from elsewhere", workers, samplers, samplers)
+}
+
+// validateTemperature holds sampling against what servers return: log-probs at
+// temperature 1, while the loss needs those at the temperature sampled at.
+func (r Run) validateTemperature() error {
+	if r.Policy.Backend == "remote" && r.Has(StageGRPO) && r.GRPO.Temperature != 1 {
+		return fmt.Errorf("temperature = %v with policy.backend remote: inference servers return log-probs at temperature 1; set it to 1", r.GRPO.Temperature)
+	}
+	return nil
 }
 
 // withoutEffect refuses keys that this pipeline would ignore.

@@ -187,8 +187,8 @@ class Learner:
 
     # -- forward
 
-    def logprobs(self, rows):
-        """Yields (row, log p of its loss tokens, their entropies), through one padded forward pass."""
+    def logprobs(self, rows, temperature=1.0):
+        """Yields (row, log p of its loss tokens, their entropies) of the logits over temperature, through one padded forward pass."""
         width = max(len(r["ids"]) for r in rows)
         ids = torch.zeros(len(rows), width, dtype=torch.long)
         seen = torch.zeros_like(ids)
@@ -205,13 +205,13 @@ class Learner:
             hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
             for i, r in enumerate(rows):
                 where = torch.tensor(r["loss_mask"], device=self.device).nonzero()[:, 0]
-                logits = self.model.lm_head(hidden[i, where - 1]).float()
+                logits = self.model.lm_head(hidden[i, where - 1]).float() / temperature
                 logp = logits.log_softmax(-1)
                 entropy = -(logp.exp() * logp).sum(-1).detach()
                 yield r, logp.gather(1, inputs["input_ids"][i, where, None])[:, 0], entropy, where
 
     @torch.no_grad()
-    def reference(self, rows):
+    def reference(self, rows, temperature):
         """Log p of each row's loss tokens under the weights that the stage began with, by row id."""
         if self.beginning is None:
             self.beginning = {n: t.to(self.device) for n, t in self.start_of(self.began).items()}
@@ -220,16 +220,16 @@ class Learner:
             for (name, p), data in zip(self.parameters, now):
                 back.callback(setattr, p, "data", data)
                 p.data = self.beginning[name]
-            return {r["id"]: logp for r, logp, _, _ in self.logprobs(rows)}
+            return {r["id"]: logp for r, logp, _, _ in self.logprobs(rows, temperature)}
 
     def accumulate(self, rows, count, objective, train):
         """Sums terms (and, where train, gradients) over rows of a batch of count (tokens, rows); returns the sums for the statistics."""
         sums = dict.fromkeys(("loss", "entropy", "low", "high", "kl", "diff", "reference", "weight"), 0.0)
-        rl = objective["kind"] == "grpo"
+        rl, temperature = objective["kind"] == "grpo", objective.get("temperature", 1.0)
         for group in micro_batches(rows, self.args.micro_tokens):
             loss = 0.0
-            reference = self.reference(group) if rl and objective["loss"]["kl"]["coef"] else {}
-            for r, logp, entropy, where in self.logprobs(group):
+            reference = self.reference(group, temperature) if rl and objective["loss"]["kl"]["coef"] else {}
+            for r, logp, entropy, where in self.logprobs(group, temperature):
                 term = self.terms(r, logp, where, objective["loss"], reference.get(r["id"]), sums) if rl else -logp
                 loss = loss + term.sum() / (losses.divisor(objective["loss"], len(where), *count) if rl else count[0])
                 sums["entropy"] += entropy.double().sum().item()
@@ -278,6 +278,8 @@ class Learner:
             raise Refused(f"objective kind is {objective.get('kind')!r}, want sft or grpo")
         if objective["kind"] == "grpo" and (fault := losses.fault(objective.get("loss", {}))):
             raise Refused(f"objective: loss.{fault}")
+        if not objective.get("temperature", 1.0) > 0:
+            raise Refused(f"objective: temperature is {objective['temperature']}, want more than 0")
         rows, tokens = read_batch(data)
         teaching = self.check(rows, tokens, objective["kind"])
         self.optimizer.zero_grad(set_to_none=False)

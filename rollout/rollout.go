@@ -74,7 +74,7 @@ const (
 type Turn struct {
 	PromptIDs []int32       `json:"prompt_ids"` // as the engine saw them, image pads expanded
 	OutputIDs []int32       `json:"output_ids"`
-	Logprobs  []float32     `json:"logprobs"` // of OutputIDs under the sampling policy at temperature 1
+	Logprobs  []float32     `json:"logprobs"` // of OutputIDs under the sampling policy at its temperature (1 where greedy), before top-p
 	Finish    Finish        `json:"finish"`
 	Text      string        `json:"text"`   // OutputIDs decoded, for people and the reward
 	Images    int           `json:"images"` // how many of Trajectory.Images the prompt contains

@@ -118,6 +118,7 @@ func (g *grpo) train(ctx context.Context, a coordinator.Train) error {
 	usual := norms(g.history)
 	o := g.cfg.Optimizer.objective("grpo", a.Step, g.cfg.Steps, usual)
 	o.Loss = g.cfg.Loss.Resolved(float64(2 * g.cfg.MaxTokens)) // two turns
+	o.Temperature = g.cfg.Temperature
 	b, permuted, err := g.batch(a.Step, a.Groups)
 	if err != nil {
 		return fmt.Errorf("step %d: %w", a.Step, err)

@@ -82,7 +82,7 @@ func checkObjective(o batch.Objective) error {
 	}{
 		{"lr", o.LR, 0, maxRate}, {"beta1", o.Weight.Beta1, 0, 1}, {"beta2", o.Weight.Beta2, 0, 1},
 		{"eps", o.Weight.Eps, minEps, 1}, {"decay", o.Weight.Decay, 0, math.Inf(1)}, {"lr·decay", o.LR * o.Weight.Decay, 0, 1},
-		{"max_norm", o.MaxNorm, 0, math.Inf(1)},
+		{"max_norm", o.MaxNorm, 0, math.Inf(1)}, {"temperature", o.Temperature, 0, math.Inf(1)},
 	} {
 		if !(c.value >= c.lo && c.value < c.hi) {
 			return fmt.Errorf("objective: %s is %v, must lie in [%.3g, %v)", c.name, c.value, c.lo, c.hi)

@@ -43,9 +43,10 @@ func (o EngineOptions) withDefaults() EngineOptions {
 // not on what shares the batch, the number of threads, or whether a prefix was
 // found in the cache.
 //
-// Log-probs are those of the sampled ids under a softmax at temperature 1 over
-// the whole vocabulary, as the learner recomputes them. At another temperature
-// or with top-p they are not the probabilities that ids were drawn with. The
+// Log-probs are those of the sampled ids under a softmax over the whole
+// vocabulary at the temperature of the sampling, 1 where decoding is greedy, as
+// the learner recomputes them. With top-p they are not the probabilities that
+// ids were drawn with. The
 // image and video pad ids are never sampled.
 type Engine struct {
 	cfg      Config

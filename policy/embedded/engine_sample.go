@@ -9,8 +9,9 @@ import (
 	"xragent/rollout"
 )
 
-// A choice is one sampled id with its log-softmax at temperature 1. The
-// learner recomputes the same quantity, whatever temperature was sampled at.
+// A choice is one sampled id with its log-softmax at the temperature that it was
+// sampled at, at 1 where it was decoded greedily. The learner recomputes the
+// same quantity.
 type choice struct {
 	id      int32
 	logprob float32
@@ -31,27 +32,43 @@ type sampler struct {
 func (s *sampler) draw(logits []float32, by rollout.Sampling, u float64) (choice, error) {
 	s.p = stretch(s.p, len(logits))
 	top := simd.Max(logits)
-	total := simd.ExpSub(s.p, logits, top)
-	logZ := float64(top) + math.Log(float64(total))
-	if math.IsNaN(logZ) || math.IsInf(logZ, 0) {
-		return choice{}, fmt.Errorf("logits are not finite (log of their sum is %v); the loaded weights are broken", logZ)
+	scale := by.Temperature
+	if scale == 0 {
+		scale = 1
+	}
+	total := s.temper(logits, top, scale)
+	logTotal := math.Log(float64(total))
+	if math.IsNaN(logTotal) || math.IsInf(logTotal, 0) {
+		return choice{}, fmt.Errorf("logits are not finite (log of their sum is %v); the loaded weights are broken", float64(top)+logTotal)
 	}
 	s.open = append(s.open[:0], logits...)
 	for _, id := range s.barred {
 		s.open[id], s.p[id] = float32(math.Inf(-1)), 0
 	}
-	id := s.choose(top, by, u)
-	return choice{id, float32(float64(logits[id]) - logZ)}, nil
+	id := s.choose(by, u)
+	if scale == 1 {
+		return choice{id, float32(float64(logits[id]) - (float64(top) + logTotal))}, nil
+	}
+	return choice{id, float32(float64(logits[id]-top)/scale - logTotal)}, nil
 }
 
-// choose picks from open, whose exponentials against top are in p.
-func (s *sampler) choose(top float32, by rollout.Sampling, u float64) int32 {
-	switch by.Temperature {
-	case 0:
+// temper sets p to the unnormalised probabilities at a temperature and returns
+// their sum.
+func (s *sampler) temper(logits []float32, top float32, temperature float64) float32 {
+	if temperature == 1 {
+		return simd.ExpSub(s.p, logits, top)
+	}
+	inverse := float32(1 / temperature)
+	for i, v := range logits {
+		s.p[i] = (v - top) * inverse
+	}
+	return simd.ExpSub(s.p, s.p, 0)
+}
+
+// choose picks from open, or from p.
+func (s *sampler) choose(by rollout.Sampling, u float64) int32 {
+	if by.Temperature == 0 {
 		return argmax(s.open)
-	case 1:
-	default:
-		s.temper(top, by.Temperature)
 	}
 	return s.pick(by.TopP, u)
 }
@@ -60,15 +77,6 @@ func (s *sampler) choose(top float32, by rollout.Sampling, u float64) int32 {
 // No logit may be NaN.
 func argmax(logits []float32) int32 {
 	return int32(slices.Index(logits, simd.Max(logits)))
-}
-
-// temper sets p to the unnormalised probabilities at a temperature.
-func (s *sampler) temper(top float32, temperature float64) {
-	inverse := float32(1 / temperature)
-	for i, v := range s.open {
-		s.p[i] = (v - top) * inverse
-	}
-	simd.ExpSub(s.p, s.p, 0)
 }
 
 // pick inverts the cumulative distribution: over all ids in order, or over the

@@ -30,6 +30,7 @@ type feed struct {
 	kind    objectiveKind
 	loss    loss.Config
 	count   loss.Count // the whole batch's, for the denominators
+	inverse float32    // 1 / temperature of the logits
 
 	terms []loss.Token // of each target, written by the graph
 	sums  sums         // likewise

@@ -55,8 +55,8 @@ func (g *graph) close() error { return g.vm.Close() }
 func newFeed(cfg Config, threads, rows, patches int) *feed {
 	half, vhalf := cfg.Text.HeadDim/2, cfg.Vision.HiddenSize/cfg.Vision.NumHeads/2
 	return &feed{
-		threads: threads,
-		ids:     make([]int32, rows), source: make([]int32, rows), target: make([]target, rows), terms: make([]loss.Token, rows),
+		threads: threads, inverse: 1,
+		ids: make([]int32, rows), source: make([]int32, rows), target: make([]target, rows), terms: make([]loss.Token, rows),
 		cos: make([]float32, rows*half), sin: make([]float32, rows*half),
 		pixels: make([]float32, patches*cfg.Vision.PatchDim()), blends: make([]blend, patches),
 		vcos: make([]float32, patches*vhalf), vsin: make([]float32, patches*vhalf),
@@ -186,7 +186,7 @@ func (m *model) text(capacity int, v visual) *G.Node {
 	if rows == &f.rows {
 		x, rows = m.lossRows(x), &f.targets
 	}
-	x = m.rmsNorm(x, m.param(textPrefix+"norm.weight"), t.RMSNormEps, rows)
+	x = m.tempered(m.rmsNorm(x, m.param(textPrefix+"norm.weight"), t.RMSNormEps, rows), rows)
 	if !m.weights.cfg.TieWordEmbeddings {
 		embedding = m.param(headName)
 	}

@@ -182,7 +182,7 @@ func (l *Learner) accumulate(ctx context.Context, b batch.Batch, o batch.Objecti
 			if err != nil {
 				return total, err
 			}
-			g.feed.kind, g.feed.loss, g.feed.count = kind, terms, count
+			g.feed.kind, g.feed.loss, g.feed.count, g.feed.inverse = kind, terms, count, inverse(o.Temperature)
 			if err := l.refer(ctx, g.feed, micro); err != nil {
 				return total, err
 			}
@@ -219,7 +219,7 @@ func (l *Learner) refer(ctx context.Context, f *feed, micro []bundle) error {
 	if err != nil {
 		return err
 	}
-	g.feed.kind, g.feed.count = likelihood, f.count
+	g.feed.kind, g.feed.count, g.feed.inverse = likelihood, f.count, f.inverse
 	if err := runChecked(g, rowsOf(micro), nil); err != nil {
 		return fmt.Errorf("reference: %w", err)
 	}

@@ -163,14 +163,17 @@ func TestMicroBatches(t *testing.T) {
 }
 
 // TestFiniteDifferences compares the gradient along random directions with the
-// loss's own slope, for both objectives.
+// loss's own slope, for both objectives and at another temperature.
 func TestFiniteDifferences(t *testing.T) {
 	cfg := tiny()
 	b := mixedBatch(cfg)
-	for _, kind := range []string{"sft", "grpo"} {
+	for _, c := range []struct {
+		kind        string
+		temperature float64
+	}{{"sft", 0}, {"grpo", 1}, {"sft", 0.6}} {
 		l := newTestLearner(t, cfg, 1, 1000)
-		o := objective(kind, 0)
-		o.MaxNorm = 0
+		o := objective(c.kind, 0)
+		o.MaxNorm, o.Temperature = 0, c.temperature
 		for i := range b.Rows { // stay away from the clip's corners
 			for j := range b.Rows[i].Logprobs {
 				b.Rows[i].Logprobs[j] -= 0.001

@@ -28,6 +28,29 @@ func parseObjective(o batch.Objective) (objectiveKind, error) {
 	return 0, fmt.Errorf("objective kind is %q, want \"sft\" or \"grpo\"", o.Kind)
 }
 
+// inverse returns 1 / t, and 1 where t is not set.
+func inverse(t float64) float32 {
+	if t == 0 {
+		return 1
+	}
+	return float32(1 / t)
+}
+
+// tempered divides the rows that become logits by the temperature that they
+// were sampled at. At temperature 1 their bits stay.
+func (b *builder) tempered(x *G.Node, rows *int) *G.Node {
+	f, n := b.feed, width(x)
+	scaled := func(v [][]float32, out []float32) {
+		copy(out, v[0][:*rows*n])
+		if f.inverse != 1 {
+			simd.Scale(f.inverse, out[:*rows*n])
+		}
+	}
+	return b.like(x, "tempered", G.Nodes{x}, scaled, func(_, dy *G.Node) *G.Node {
+		return b.like(x, "tempered_dx", G.Nodes{dy}, scaled)
+	})
+}
+
 // logprob returns the log-softmax of each logits row at its target.
 func (b *builder) logprob(logits *G.Node) *G.Node {
 	f, n := b.feed, width(logits)

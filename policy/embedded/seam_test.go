@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -23,15 +24,23 @@ func asRow(r loop.SampleResult) batch.Row {
 }
 
 // TestSamplerMatchesLearner holds the seam of training: what the sampler
-// records of a turn, images included, is what the learner computes for it; and
-// the learner's canary holds for a sampler with its weights, and for no other.
+// records of a turn, images included, is what the learner computes for it, at
+// the temperature of the sampling; and the learner's canary holds for a sampler
+// with its weights, and for no other.
 func TestSamplerMatchesLearner(t *testing.T) {
+	for _, temperature := range []float64{1, 0.6} {
+		t.Run(fmt.Sprint("temperature=", temperature), func(t *testing.T) { checkSeam(t, temperature) })
+	}
+}
+
+func checkSeam(t *testing.T, temperature float64) {
 	w := testWeights(t)
 	engine := newTestEngine(t, w, EngineOptions{})
 	images := map[string][]byte{}
 	var rows []batch.Row
 	for i := range 12 {
 		req := firstTurn(w.cfg, i/4, i%4)
+		req.Sampling.Temperature = temperature
 		got, err := engine.Sample(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +58,9 @@ func TestSamplerMatchesLearner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := step(t, l, batchOf(rows...), objective("grpo", 1e-2))
+	o := objective("grpo", 1e-2)
+	o.Temperature = temperature
+	st := step(t, l, batchOf(rows...), o)
 	if st.LogpDiff > 1e-5 || math.Abs(st.ApproxKL) > 1e-8 || st.ClipHigh != 0 {
 		t.Errorf("before the first update learner and sampler differ: %+v", st)
 	}

@@ -164,6 +164,9 @@ func TestPythonEqualsEmbedded(t *testing.T) {
 	for i, kind := range kinds {
 		o := batch.Objective{Kind: kind, Loss: loss.Default(), LR: 3e-3, MaxNorm: 1,
 			Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Decay: 0.05}}
+		if i%2 == 1 {
+			o.Temperature = 0.7
+		}
 		if i >= 4 {
 			o.Kind, o.Loss = "grpo", lossNamed(t, kind)
 		}

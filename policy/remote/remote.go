@@ -14,6 +14,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -279,7 +280,7 @@ func checkFinite(b batch.Batch, o batch.Objective) error {
 		}
 	}
 	for name, v := range map[string]float64{"lr": o.LR, "max_norm": o.MaxNorm,
-		"beta1": o.Weight.Beta1, "beta2": o.Weight.Beta2, "eps": o.Weight.Eps, "decay": o.Weight.Decay} {
+		"beta1": o.Weight.Beta1, "beta2": o.Weight.Beta2, "eps": o.Weight.Eps, "decay": o.Weight.Decay, "temperature": o.Temperature} {
 		if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 			return fmt.Errorf("objective: %s is %v", name, v)
 		}
@@ -298,5 +299,5 @@ func checkFinite(b batch.Batch, o batch.Objective) error {
 // wireObjective names the constants as the learner reads them.
 func wireObjective(o batch.Objective) map[string]any {
 	return map[string]any{"kind": o.Kind, "loss": o.Loss, "lr": o.LR, "max_norm": o.MaxNorm,
-		"beta1": o.Weight.Beta1, "beta2": o.Weight.Beta2, "eps": o.Weight.Eps, "decay": o.Weight.Decay}
+		"beta1": o.Weight.Beta1, "beta2": o.Weight.Beta2, "eps": o.Weight.Eps, "decay": o.Weight.Decay, "temperature": cmp.Or(o.Temperature, 1)}
 }

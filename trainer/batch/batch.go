@@ -35,6 +35,10 @@ type Objective struct {
 	LR      float64     // of this step, after warm-up and decay
 	Weight  Adam
 	MaxNorm float64 // gradient clipping by global norm; 0: none
+
+	// Temperature that the rows were sampled at: log-probs, entropy and gradient
+	// are of the logits divided by it, as verl and TRL take them. 0 is 1.
+	Temperature float64
 }
 
 // Adam holds AdamW's constants.
