@@ -77,6 +77,7 @@ func Serve(ctx context.Context, nc *nats.Conn, s *Server) error {
 
 // A Door is a server's presence on NATS.
 type Door struct {
+	conn    *nats.Conn
 	server  *Server
 	service micro.Service
 	files   *cache[[]byte] // images by their hash
@@ -94,7 +95,7 @@ func Listen(nc *nats.Conn, s *Server) (*Door, error) {
 	if err := s.checkPeers(nc); err != nil {
 		return nil, fmt.Errorf("tools on NATS: %w", err)
 	}
-	d := &Door{server: s, files: newCache[[]byte](max(s.cfg.Cache, leastFiles) << 20), pending: make(chan struct{}, maxPending)}
+	d := &Door{conn: nc, server: s, files: newCache[[]byte](max(s.cfg.Cache, leastFiles) << 20), pending: make(chan struct{}, maxPending)}
 	service, err := micro.AddService(nc, micro.Config{
 		Name: serviceName, Version: "1.0.0", Description: "chest X-ray tools and gated measurements",
 		Metadata: map[string]string{resultsName: s.results()},
@@ -200,7 +201,7 @@ func (d *Door) handle(f answer) micro.Handler {
 				d.refuse(req, err)
 				return
 			}
-			_ = req.RespondJSON(value) // a lost reply is the caller's deadline
+			d.reply(req, nil, value)
 		})
 	})
 }
@@ -269,16 +270,31 @@ func (d *Door) fetch(digest string) ([]byte, error) {
 // refuse answers with an error that the client can sort by its code.
 func (d *Door) refuse(req micro.Request, err error) {
 	code, text := codeFailed, err.Error()
-	var data []byte
+	var detail any
 	if e, ok := errors.AsType[*codedError](err); ok {
 		code, text = e.code, e.text
 	} else if e, ok := errors.AsType[*ImageError](err); ok {
 		code = codeBadImage
-		data, _ = json.Marshal(e) // strings and a number
+		detail = e
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		code = codeDeadline
 	}
-	_ = req.Error(code, text, data) // a lost reply is the caller's deadline
+	d.reply(req, nats.Header{micro.ErrorHeader: {text}, micro.ErrorCodeHeader: {code}}, detail)
+}
+
+// reply answers as micro would. A micro.Request may not be answered behind its
+// handler: micro reads there whether it failed. A lost reply is the caller's
+// deadline.
+func (d *Door) reply(req micro.Request, header nats.Header, value any) {
+	m := &nats.Msg{Subject: req.Reply(), Header: header}
+	if value != nil {
+		data, err := json.Marshal(value)
+		if err != nil {
+			m.Header = nats.Header{micro.ErrorHeader: {err.Error()}, micro.ErrorCodeHeader: {codeFailed}}
+		}
+		m.Data = data
+	}
+	_ = d.conn.PublishMsg(m)
 }
 
 // A codedError is an error as it travels.

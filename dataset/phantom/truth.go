@@ -129,12 +129,6 @@ func (t Truth) Masks() Masks {
 	return m
 }
 
-// Spine returns the x of the spine's centre, from which Apparent.Shift is taken.
-func (t Truth) Spine() float64 {
-	t.mustBeMade()
-	return t.scene.film.spine
-}
-
 // maskRow fills one side's pixels of a row of the lung's and the heart's mask.
 func (t *thorax) maskRow(side, y int, lung, heart []uint8) {
 	fy := float64(y) + 0.5
