@@ -376,9 +376,12 @@ def note(args, folder):
     return settings
 
 
-def fresh(args, seed):
-    """The network to begin with: pretrain's weights, or random ones where real films alone are wanted."""
+def fresh(args, seed, fold=None):
+    """The network to begin with: a fold's of another run where one is named, else pretrain's weights, or random ones where
+    real films alone are wanted."""
     torch.manual_seed(seed)
+    if args.begin and fold is not None:
+        return load(args.begin / args.mode / f"fold{fold}.safetensors")
     return load(args.out / "phantoms/weights.safetensors") if args.mode == "both" else Net()
 
 
@@ -409,7 +412,7 @@ def crossval(args):
         if (out / f"fold{k}.safetensors").exists():
             continue
         rows = [i for i, n in enumerate(films.names) if fold[n] != k]
-        net = train(fresh(args, args.seed + k), pool, pool.rows(rows), args, args.seed + k, log)
+        net = train(fresh(args, args.seed + k, k), pool, pool.rows(rows), args, args.seed + k, log)
         save(net, out / f"fold{k}.safetensors")
         log(f"fold {k} done")
 
@@ -933,6 +936,7 @@ def main():
     parser.add_argument("--each", type=int, default=96, help="augmented forms of each film")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--begin", type=pathlib.Path, help="crossval: a run whose folds are trained further")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
