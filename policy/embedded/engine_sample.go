@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -32,10 +33,7 @@ type sampler struct {
 func (s *sampler) draw(logits []float32, by rollout.Sampling, u float64) (choice, error) {
 	s.p = stretch(s.p, len(logits))
 	top := simd.Max(logits)
-	scale := by.Temperature
-	if scale == 0 {
-		scale = 1
-	}
+	scale := cmp.Or(by.Temperature, 1) // greedy decoding is told of at 1
 	total := s.temper(logits, top, scale)
 	logTotal := math.Log(float64(total))
 	if math.IsNaN(logTotal) || math.IsInf(logTotal, 0) {

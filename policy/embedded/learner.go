@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,7 +183,7 @@ func (l *Learner) accumulate(ctx context.Context, b batch.Batch, o batch.Objecti
 			if err != nil {
 				return total, err
 			}
-			g.feed.kind, g.feed.loss, g.feed.count, g.feed.inverse = kind, terms, count, inverse(o.Temperature)
+			g.feed.kind, g.feed.loss, g.feed.count, g.feed.inverse = kind, terms, count, float32(1/cmp.Or(o.Temperature, 1))
 			if err := l.refer(ctx, g.feed, micro); err != nil {
 				return total, err
 			}

@@ -28,14 +28,6 @@ func parseObjective(o batch.Objective) (objectiveKind, error) {
 	return 0, fmt.Errorf("objective kind is %q, want \"sft\" or \"grpo\"", o.Kind)
 }
 
-// inverse returns 1 / t, and 1 where t is not set.
-func inverse(t float64) float32 {
-	if t == 0 {
-		return 1
-	}
-	return float32(1 / t)
-}
-
 // tempered divides the rows that become logits by the temperature that they
 // were sampled at. At temperature 1 their bits stay.
 func (b *builder) tempered(x *G.Node, rows *int) *G.Node {
