@@ -384,6 +384,9 @@ func (r Row) pixels() bool { return r.Need != lookup }
 
 func (a *analysis) priors(train []dataset.Sample) {
 	plain, _ := a.find(a.last(), Plain)
+	if a.rep.Asked > 0 { // the questions that the controls were asked, so that all lines are of the same
+		plain = plain.first(a.rep.Asked)
+	}
 	add := func(name, what string, rows []Row, right func(i int) bool) {
 		p := Prior{Name: name, What: what}
 		var all, pixels [2]int
@@ -439,11 +442,14 @@ func (a *analysis) calls() {
 	}
 	for _, name := range slices.Compact([]string{base, a.last()}) {
 		plain, _ := a.find(name, Plain)
-		a.rep.Calls = append(a.rep.Calls, chosen(name, base, plain.Rows[:len(off.Rows)], off.Rows))
+		a.rep.Calls = append(a.rep.Calls, Choose(name, base, plain.Rows[:len(off.Rows)], off.Rows))
 	}
 }
 
-func chosen(policy, base string, plain, off []Row) CallChoice {
+// Choose compares how often a policy calls tools where the base is wrong without
+// them and where it is right. plain are the policy's rows, off the base's under
+// tools off, of the same questions.
+func Choose(policy, base string, plain, off []Row) CallChoice {
 	c := CallChoice{Policy: policy, Base: base}
 	var wrong, right [2]int
 	by := map[string]*Stratum{}

@@ -12,12 +12,13 @@ import (
 type Outcome struct {
 	Arm      string
 	Seed     uint64
-	Data     string      // digest of the data set
-	Result   eval.Result // of the arm's own policy, as it was trained
-	Majority float64     // strongest constant answer per template
-	Manifest string      // hash over all that the result rests on
-	Command  string      // that makes the cell again
-	Alarms   []string    // of reward hacking, that were raised in training
+	Data     string       // digest of the data set
+	Result   eval.Result  // of the arm's own policy, as it was trained
+	Controls eval.Results // of the same policy; none where the arm has none
+	Majority float64      // strongest constant answer per template
+	Manifest string       // hash over all that the result rests on
+	Command  string       // that makes the cell again
+	Alarms   []string     // of reward hacking, that were raised in training
 }
 
 // A Table is a study's result.
@@ -30,6 +31,7 @@ type Table struct {
 	Arms        []ArmLine `json:"arms"`
 	Pairs       []Pair    `json:"pairs"`
 	Claim       *Verdict  `json:"claim,omitempty"`
+	Controls    Controls  `json:"controls"`
 	Cells       []Record  `json:"cells"`
 }
 
@@ -95,6 +97,9 @@ func Judge(s Spec, outcomes []Outcome) (Table, error) {
 			return t, err
 		}
 	}
+	if t.Controls, err = j.controls(); err != nil {
+		return t, err
+	}
 	for _, c := range s.Cells() {
 		if o, ok := j.cell(c.Arm.Name, c.Seed); ok {
 			right, n := score(o.Result)
@@ -139,7 +144,7 @@ func (j judge) marks() []string {
 	if missing != nil {
 		marks = append(marks, "incomplete: without "+strings.Join(missing, ", "))
 	}
-	if len(j.spec.Seeds) > 1 && j.sameQuestions() {
+	if j.sameQuestions() {
 		marks = append(marks, "all seeds ask the same questions: the arms' intervals count answers, not questions, and are too narrow")
 	}
 	switch n := len(j.spec.Seeds); {
@@ -169,9 +174,13 @@ func (j judge) sameData() error {
 	return nil
 }
 
-// sameQuestions reports whether all seeds ask the same questions.
+// sameQuestions reports whether the seeds that there are, more than one, ask the
+// same questions.
 func (j judge) sameQuestions() bool {
-	return len(j.outcomes) > 0 && !slices.ContainsFunc(j.outcomes, func(o Outcome) bool { return o.Data != j.outcomes[0].Data })
+	other := func(differ func(a, b Outcome) bool) bool {
+		return slices.ContainsFunc(j.outcomes, func(o Outcome) bool { return differ(o, j.outcomes[0]) })
+	}
+	return other(func(a, b Outcome) bool { return a.Seed != b.Seed }) && !other(func(a, b Outcome) bool { return a.Data != b.Data })
 }
 
 func (j judge) pairs() ([]Pair, error) {

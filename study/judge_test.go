@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
+	"xragent/dataset"
 	"xragent/eval"
 )
 
@@ -180,5 +182,96 @@ func TestForms(t *testing.T) {
 	var back Table
 	if err := json.Unmarshal(data, &back); err != nil || back.Pairs[1].All != table.Pairs[1].All {
 		t.Errorf("read back: %v", err)
+	}
+}
+
+// under is an outcome's result under a condition: of every ten questions the
+// first few are right.
+func under(o Outcome, c eval.Condition, right int) eval.Result {
+	r := eval.Result{Name: o.Result.Name, Condition: c, Split: o.Result.Split, Rows: slices.Clone(o.Result.Rows)}
+	for i := range r.Rows {
+		r.Rows[i].Strict, r.Rows[i].Seen = i%10 < right, "other"
+	}
+	return r
+}
+
+// asked makes an outcome one of two templates, whose tools are called on the
+// even questions, plain right on seven of ten.
+func asked(o Outcome) Outcome {
+	o.Result.Name, o.Result.Condition, o.Result.Split = o.Arm, eval.Plain, dataset.Test
+	for i := range o.Result.Rows {
+		row := &o.Result.Rows[i]
+		row.Template, row.Key, row.Calls, row.Strict = fmt.Sprint("t", i%10/5), fmt.Sprint(i%2), 1-i%2, i%10 < 7
+		row.Need = []string{"bundle_valid", "bundle_misleading"}[i%10/5]
+	}
+	return o
+}
+
+// TestControls holds the pooled tables against figures counted by hand.
+func TestControls(t *testing.T) {
+	var outcomes []Outcome
+	for _, o := range believable() {
+		o = asked(o)
+		switch o.Arm {
+		case "sft":
+			o.Controls = eval.Results{under(o, eval.ToolsOff, 6)}
+		case "rl":
+			o.Controls = eval.Results{under(o, eval.Shuffled, 4), under(o, eval.GateOff, 6)}
+		}
+		outcomes = append(outcomes, o)
+	}
+	table, err := Judge(soundSpec(t), outcomes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(arm string, c eval.Condition, group string) ControlLine {
+		i := slices.IndexFunc(table.Controls.Lines, func(l ControlLine) bool { return l.Arm == arm && l.Condition == c && l.Group == group })
+		if i < 0 {
+			t.Fatalf("no line of %s, %s, %s in %+v", arm, c, group, table.Controls.Lines)
+		}
+		return table.Controls.Lines[i]
+	}
+	for _, want := range []struct {
+		arm    string
+		c      eval.Condition
+		group  string
+		n      int
+		broken int
+	}{
+		{"sft", eval.ToolsOff, "all", 3000, 300},
+		{"rl", eval.Shuffled, "all", 3000, 900},
+		{"rl", eval.GateOff, "measurements valid", 1500, 0},
+		{"rl", eval.GateOff, "measurements misleading", 1500, 300},
+	} {
+		l := at(want.arm, want.c, want.group)
+		if l.Pair != eval.NewPair(0, want.broken, want.n) || l.Pooled == nil || math.Abs(l.Pooled.Gain-l.Pair.Gain) > 1e-12 || len(l.Each) != 3 {
+			t.Errorf("%+v: got %+v, pooled %+v", want, l, l.Pooled)
+		}
+	}
+	if p := table.Controls.Priors[1]; p.Arm != "rl" || p.Prior != "images_shuffled" || p.Pixels.Right != 1200 || p.Majority.Right != 1800 || p.Pixels.N != 3000 {
+		t.Errorf("priors %+v", table.Controls.Priors)
+	}
+	// Of ten questions the baseline without tools has 0–5 right: t0 all five, t1
+	// one of five. Tools are called on the even ones.
+	r := table.Controls.Routing
+	if len(r) != 6 || r[1].Arm != "sft" || r[1].Seeds != 3 || r[1].Wrong.Right != 600 || r[1].Wrong.N != 1200 || r[1].Right.Right != 900 || r[1].Right.N != 1800 {
+		t.Errorf("routing %+v", r)
+	}
+	var text strings.Builder
+	if err := table.Text(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"images shuffled", "measurements misleading", "-20.0", "baseline wrong"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("without %q:\n%s", want, text.String())
+		}
+	}
+}
+
+// One seed done of three asks no questions twice.
+func TestOneSeedDoneIsNotTheSameQuestions(t *testing.T) {
+	table, err := Judge(soundSpec(t), []Outcome{cell("sft", 1, 10, 0, 5), cell("rl", 1, 10, 0, 6)})
+	if err != nil || strings.Contains(strings.Join(table.Marks, "\n"), "same questions") {
+		t.Errorf("%v; marks %q", err, table.Marks)
 	}
 }

@@ -43,7 +43,7 @@ type Arm struct {
 	Train   string   `yaml:"train"`   // sft, grpo, or "": evaluated as it begins
 	Compute string   `yaml:"compute"` // SFT goes on for as much compute as this arm's GRPO took
 	Against string   `yaml:"against"` // compared with this arm; default: the study's baseline
-	Set     []string `yaml:"set"`     // key=value below grpo or reward, and below sft where that is trained
+	Set     []string `yaml:"set"`     // key=value below grpo or reward, below sft where that is trained, and the controls below eval
 }
 
 // A Claim is what a study is to show: that Arm gains Gain points over Over, more
@@ -218,6 +218,7 @@ func (a Arm) validateSet() error {
 			return fmt.Errorf("set %q: want key=value", setting)
 		case key == "reward.k_max":
 			return fmt.Errorf("set %s: the shared corpus is made for it: set it for the whole study", key)
+		case key == "eval.controls", key == "eval.control_questions": // asked besides what all are asked
 		case section == TrainSFT && a.Train == TrainSFT,
 			section == TrainGRPO && a.Train == TrainGRPO, section == "reward" && a.Train == TrainGRPO:
 		case section == TrainSFT, section == TrainGRPO, section == "reward":

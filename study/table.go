@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"xragent/eval"
 )
 
 // A grid is a table of text.
@@ -37,6 +39,9 @@ func (t Table) write(w io.Writer, render func(grid) string, bullet string) error
 	if t.Claim != nil {
 		fmt.Fprintf(&b, "%s\n\n", t.Claim)
 	}
+	if err := t.Controls.write(&b, render); err != nil {
+		return err
+	}
 	about := "A small policy on few images"
 	if t.Generator != "" {
 		about = "Phantoms are synthetic"
@@ -65,11 +70,8 @@ func (t Table) arms() grid {
 func (t Table) pairs() grid {
 	g := grid{header: []string{"arm", "against", "n", "gain", "95 % interval", "each seed", "fixed", "broken", "p", "p (Holm)", "detectable"}}
 	for _, p := range t.Pairs {
-		gain, interval, seeds := p.All.Gain, "one seed", signed(p.All.Gain)
-		if p.Pooled != nil {
-			gain, interval, seeds = p.Pooled.Gain, fmt.Sprintf("[%s, %s]", signed(p.Pooled.Low), signed(p.Pooled.High)), each(p.Pooled.Gains, signed)
-		}
-		g.rows = append(g.rows, []string{p.Arm, p.Against, fmt.Sprint(p.All.N), signed(gain), interval, seeds, fmt.Sprint(p.All.Fixed), fmt.Sprint(p.All.Broken),
+		gain, interval, seeds := pooled(p.All, p.Pooled)
+		g.rows = append(g.rows, []string{p.Arm, p.Against, fmt.Sprint(p.All.N), gain, interval, seeds, fmt.Sprint(p.All.Fixed), fmt.Sprint(p.All.Broken),
 			fmt.Sprintf("%.2g", p.All.P), fmt.Sprintf("%.2g", p.Holm), points(p.All.Detectable)})
 	}
 	return g
@@ -132,4 +134,61 @@ func markdownGrid(g grid) string {
 		line(row)
 	}
 	return b.String()
+}
+
+// write adds the tables of the controls that there are.
+func (c Controls) write(w io.Writer, render func(grid) string) error {
+	for _, part := range []struct {
+		title string
+		grid  grid
+	}{
+		{"Controls, against the same policy as it is; gains and intervals as above.", c.lines()},
+		{"What is had without reading the film, where pixels decide, against the strongest constant answer per template on the same questions.", c.priors()},
+		{"Questions on which tools are called: of those that the baseline gets wrong with tools off, and of those that it gets right.\nRatios: Mantel and Haenszel's over templates and seeds.", c.routing()},
+	} {
+		if len(part.grid.rows) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "%s\n\n%s\n", part.title, render(part.grid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Controls) lines() grid {
+	g := grid{header: []string{"arm", "control", "questions", "n", "accuracy", "gain", "95 % interval", "each seed", "fixed", "broken", "p"}}
+	for _, l := range c.Lines {
+		gain, interval, seeds := pooled(l.Pair, l.Pooled)
+		g.rows = append(g.rows, []string{l.Arm, underscored(string(l.Condition)), l.Group, fmt.Sprint(l.Accuracy.N), points(l.Accuracy.Value), gain, interval, seeds,
+			fmt.Sprint(l.Pair.Fixed), fmt.Sprint(l.Pair.Broken), fmt.Sprintf("%.2g", l.Pair.P)})
+	}
+	return g
+}
+
+func (c Controls) priors() grid {
+	g := grid{header: []string{"arm", "prior", "n", "accuracy", "95 % interval", "majority", "difference"}}
+	for _, p := range c.Priors {
+		g.rows = append(g.rows, []string{p.Arm, underscored(p.Prior), fmt.Sprint(p.Pixels.N), points(p.Pixels.Value), between(p.Pixels.Low, p.Pixels.High),
+			points(p.Majority.Value), signed(p.Pixels.Value - p.Majority.Value)})
+	}
+	return g
+}
+
+func (c Controls) routing() grid {
+	g := grid{header: []string{"arm", "seeds", "baseline wrong", "right", "ratio of rates", "of odds"}}
+	for _, r := range c.Routing {
+		g.rows = append(g.rows, []string{r.Arm, fmt.Sprint(r.Seeds), points(r.Wrong.Value), points(r.Right.Value), r.Rates.String(), r.Odds.String()})
+	}
+	return g
+}
+
+func underscored(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+// pooled are a gain, its interval and those of the seeds as text.
+func pooled(all eval.Pair, p *eval.Pooled) (gain, interval, seeds string) {
+	if p == nil {
+		return signed(all.Gain), "one seed", signed(all.Gain)
+	}
+	return signed(p.Gain), fmt.Sprintf("[%s, %s]", signed(p.Low), signed(p.High)), each(p.Gains, signed)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"xragent/configs"
+	"xragent/dataset"
 	"xragent/eval"
 	"xragent/internal/blobs"
 	"xragent/internal/simd"
@@ -38,9 +39,10 @@ type manifest struct {
 	Generator string                       `json:"generator"` // hash of the phantom generator; "" for other data
 	Kernels   string                       `json:"kernels"`   // accumulation order, on which the last bits depend
 	Data      string                       `json:"data"`
-	Stages    map[string]map[string]string `json:"stages"`  // identity of each trained stage
-	Weights   string                       `json:"weights"` // sha256 of the evaluated weights' file; "" for the untrained
-	Rows      string                       `json:"rows"`    // sha256 of the answers
+	Stages    map[string]map[string]string `json:"stages"`             // identity of each trained stage
+	Weights   string                       `json:"weights"`            // sha256 of the evaluated weights' file; "" for the untrained
+	Rows      string                       `json:"rows"`               // sha256 of the answers
+	Controls  map[string]string            `json:"controls,omitempty"` // the same, by condition
 }
 
 // makeShared makes a seed's data, corpus and SFT.
@@ -182,9 +184,35 @@ func (l *lab) manifest(ctx context.Context, s *session, c study.Cell) (manifest,
 		}
 		m.Weights = w.Digest()
 	}
-	rows, err := os.ReadFile(s.path("eval", list[0].name+"-plain.json"))
-	m.Rows = blobs.Digest(rows)
+	if m.Rows, err = digestOf(s.path("eval", list[0].name+"-plain.json")); err != nil {
+		return m, err
+	}
+	m.Controls, err = controlDigests(s.cfg.Eval.Controls, s.path("eval"), list[0].name)
 	return m, err
+}
+
+// controlDigests are those of the results of the controls that an evaluation had.
+func controlDigests(set eval.Set, dir, policy string) (map[string]string, error) {
+	var out map[string]string
+	jobs, _ := eval.Plan(set, []string{policy}, eval.Facts{Truth: true, Needs: true})
+	for _, j := range jobs {
+		sum, err := digestOf(filepath.Join(dir, resultName(j)))
+		switch {
+		case j.Condition == eval.Plain, errors.Is(err, fs.ErrNotExist): // what the data cannot have is left out
+			continue
+		case err != nil:
+			return nil, err
+		case out == nil:
+			out = map[string]string{}
+		}
+		out[string(j.Condition)] = sum
+	}
+	return out, nil
+}
+
+func digestOf(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	return blobs.Digest(text), err
 }
 
 // identity reads what a stage began with; nil where there is no such stage.
@@ -231,19 +259,37 @@ func (l *lab) outcome(c study.Cell, f cellFile) (study.Outcome, error) {
 		return o, errors.New("its report has no summary: remove its folder to make it again")
 	}
 	o.Majority = rep.Summaries[0].All().Majority
-	path := filepath.Join(dir, "eval", rep.Summaries[0].Name+"-"+string(eval.Plain)+".json")
-	text, err := os.ReadFile(path)
+	policy := rep.Summaries[0].Name
+	err := readResult(filepath.Join(dir, "eval"), policy, eval.Plain, f.Manifest.Rows, &o.Result)
+	for _, c := range eval.Controls {
+		if sum := f.Manifest.Controls[string(c.Condition)]; err == nil && sum != "" {
+			var r eval.Result
+			err = readResult(filepath.Join(dir, "eval"), policy, c.Condition, sum, &r)
+			o.Controls = append(o.Controls, r)
+		}
+	}
 	if err != nil {
 		return o, err
 	}
-	if got := blobs.Digest(text); got != f.Manifest.Rows {
-		return o, fmt.Errorf("%s has sha256 %.12s, the cell was made with %.12s: remove the cell's folder to make it again", path, got, f.Manifest.Rows)
-	}
-	if err := json.Unmarshal(text, &o.Result); err != nil {
-		return o, fmt.Errorf("%s: %w", path, err)
-	}
 	o.Alarms, err = alarms(filepath.Join(dir, configs.StageGRPO))
 	return o, err
+}
+
+// readResult reads what a cell came to under a condition; it refuses another
+// than the cell's manifest names.
+func readResult(dir, policy string, c eval.Condition, sum string, r *eval.Result) error {
+	path := filepath.Join(dir, resultName(eval.Job{Policy: policy, Condition: c, Split: dataset.Test}))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if got := blobs.Digest(text); got != sum {
+		return fmt.Errorf("%s has sha256 %.12s, the cell was made with %.12s: remove the cell's folder to make it again", path, got, sum)
+	}
+	if err := json.Unmarshal(text, r); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // alarms lists the alarms that a GRPO stage raised.

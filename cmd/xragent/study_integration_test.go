@@ -21,7 +21,7 @@ seeds: [1, 2]
 baseline: sft
 arms:
   - {name: untrained, begin: none}
-  - {name: sft}
+  - {name: sft, set: [eval.controls=minimal, eval.control_questions=4]}
   - {name: rl-only, begin: none, train: grpo}
   - {name: sft-rl, train: grpo}
   - {name: sft-more, train: sft, compute: sft-rl, set: [sft.optimizer.lr=1e-3]}
