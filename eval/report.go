@@ -408,9 +408,48 @@ func (a *analysis) priors(train []dataset.Sample) {
 	for _, c := range Controls {
 		if r, ok := a.find(a.last(), c.Condition); ok && c.Section == Priors {
 			add(string(c.Condition), c.What, r.Rows, func(i int) bool { return r.Rows[i].Strict })
+			if c.Condition == Shuffled {
+				a.rep.Priors = append(a.rep.Priors, dealt(r.Rows))
+			}
 		}
 	}
 	add(string(Plain), "the policy, for comparison", plain.Rows, func(i int) bool { return plain.Rows[i].Strict })
+}
+
+// dealt is what shuffled images must come to if nothing leaks: the same answers,
+// dealt out among the questions of their template at random, are right so often
+// in the mean, to the nearest answer. A policy that follows the film it sees
+// falls to this, below the majority.
+func dealt(rows []Row) Prior {
+	expect := func(in func(Row) bool) Interval {
+		sum, n := 0.0, 0
+		for _, template := range distinct(rows, func(r Row) string { return r.Template }) {
+			keys, given, of := map[string]int{}, map[string]int{}, 0
+			for _, r := range rows {
+				if r.Template == template && in(r) {
+					keys[r.Key]++
+					given[r.answered()]++
+					of++
+				}
+			}
+			for key, times := range keys { // the order moves only last bits, which rounding takes off
+				sum += float64(times*given[key]) / float64(max(1, of))
+			}
+			n += of
+		}
+		return Wilson(int(math.Round(sum)), n)
+	}
+	return Prior{Name: "dealt_out", What: "the answers to shuffled images, dealt out at random within each template",
+		All: expect(func(Row) bool { return true }), Pixels: expect(Row.pixels)}
+}
+
+// answered is what the answer comes to: the reference where it is right, however
+// it was worded, else what was given.
+func (r Row) answered() string {
+	if r.Strict {
+		return r.Key
+	}
+	return r.Given
 }
 
 func trainMajority(train []dataset.Sample) map[string]string {
@@ -589,14 +628,11 @@ func confuse(template string, keys []string, rows []Row) Confusion {
 	}
 	for _, r := range rows {
 		column := len(keys)
-		if i := slices.Index(keys, r.Given); i >= 0 {
+		if i := slices.Index(keys, r.answered()); i >= 0 {
 			column = i
 		}
-		switch {
-		case r.Invalid:
+		if r.Invalid {
 			column = len(keys) + 1
-		case r.Strict: // however it was worded
-			column = slices.Index(keys, r.Key)
 		}
 		c.Counts[slices.Index(keys, r.Key)][column]++
 		c.Right += one(r.Strict)

@@ -70,6 +70,26 @@ func TestAnalyseFindsWhatWasPlanted(t *testing.T) {
 	}
 }
 
+// Answers that follow another film come to what the same answers come to dealt
+// out at random; ones that know the right film's do not.
+func TestAnalyseDealsOut(t *testing.T) {
+	plain := rows(200, func(int) bool { return true })
+	shuffled := rows(200, func(i int) bool { return i%4 != 2 }) // three in four right, the fourth "wrong"
+	rep, err := Analyse(Results{result("p", Plain, plain), result("p", Shuffled, shuffled)}, nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(rep.Priors, func(p Prior) bool { return p.Name == "dealt_out" })
+	if at < 1 || rep.Priors[at-1].Name != string(Shuffled) {
+		t.Fatalf("priors %+v", rep.Priors)
+	}
+	// Templates t0 (i%4 of 0, 1) and t1 (2, 3), 100 each, half left, half right. t0
+	// gives 50 left, 50 right: 50·50/100 twice; t1 gives 50 right: 50·50/100.
+	if p := rep.Priors[at]; p.All.Right != 75 || p.All.N != 200 || p.Pixels != p.All || rep.Priors[at-1].All.Right != 150 {
+		t.Errorf("dealt out %+v, shuffled %+v", p, rep.Priors[at-1])
+	}
+}
+
 // What the gate admits says the answer: found, and found to exceed chance.
 func TestAnalyseFindsATellingGate(t *testing.T) {
 	plain := rows(200, func(i int) bool { return true })
