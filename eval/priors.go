@@ -1,0 +1,106 @@
+package eval
+
+import (
+	"math"
+
+	"xragent/dataset"
+)
+
+// A Prior is what can be had without reading this film.
+type Prior struct {
+	Name   string   `json:"name"`
+	What   string   `json:"what"`
+	All    Interval `json:"all"`
+	Pixels Interval `json:"pixels"` // questions that pixels decide
+}
+
+// lookup is the need that no pixel serves.
+const lookup = "evidence_lookup"
+
+// pixels reports whether the film decides a question, as far as is known.
+func (r Row) pixels() bool { return r.Need != lookup }
+
+func (a *analysis) priors(train []dataset.Sample) {
+	plain, _ := a.find(a.last(), Plain)
+	if a.rep.Asked > 0 { // the questions that the controls were asked, so that all lines are of the same
+		plain = plain.first(a.rep.Asked)
+	}
+	add := func(name, what string, rows []Row, right func(i int) bool) {
+		p := Prior{Name: name, What: what}
+		var all, pixels [2]int
+		for i, row := range rows {
+			all[0], all[1] = all[0]+one(right(i)), all[1]+1
+			if row.pixels() {
+				pixels[0], pixels[1] = pixels[0]+one(right(i)), pixels[1]+1
+			}
+		}
+		p.All, p.Pixels = Wilson(all[0], all[1]), Wilson(pixels[0], pixels[1])
+		a.rep.Priors = append(a.rep.Priors, p)
+	}
+	hits := majorityHits(plain.Rows)
+	add("majority", "the strongest constant answer per template on these very questions", plain.Rows, func(i int) bool { return hits[i] })
+	if learned := trainMajority(train); len(learned) > 0 {
+		add("majority_of_train", "the most frequent answer per template of the training split", plain.Rows,
+			func(i int) bool { return plain.Rows[i].Key == learned[plain.Rows[i].Template] })
+	}
+	for _, c := range Controls {
+		if r, ok := a.find(a.last(), c.Condition); ok && c.Section == Priors {
+			add(string(c.Condition), c.What, r.Rows, func(i int) bool { return r.Rows[i].Strict })
+			if c.Condition == Shuffled {
+				a.rep.Priors = append(a.rep.Priors, dealt(r.Rows))
+			}
+		}
+	}
+	add(string(Plain), "the policy, for comparison", plain.Rows, func(i int) bool { return plain.Rows[i].Strict })
+}
+
+// dealt is what shuffled images must come to if nothing leaks: the same answers,
+// dealt out among the questions of their template at random, are right so often
+// in the mean, to the nearest answer. A policy that follows the film it sees
+// falls to this, below the majority.
+func dealt(rows []Row) Prior {
+	expect := func(in func(Row) bool) Interval {
+		sum, n := 0.0, 0
+		for _, template := range distinct(rows, func(r Row) string { return r.Template }) {
+			keys, given, of := map[string]int{}, map[string]int{}, 0
+			for _, r := range rows {
+				if r.Template == template && in(r) {
+					keys[r.Key]++
+					given[r.answered()]++
+					of++
+				}
+			}
+			for key, times := range keys { // the order moves only last bits, which rounding takes off
+				sum += float64(times*given[key]) / float64(max(1, of))
+			}
+			n += of
+		}
+		return Wilson(int(math.Round(sum)), n)
+	}
+	return Prior{Name: "dealt_out", What: "the answers to shuffled images, dealt out at random within each template",
+		All: expect(func(Row) bool { return true }), Pixels: expect(Row.pixels)}
+}
+
+// answered is what the answer comes to: the reference where it is right, however
+// it was worded, else what was given.
+func (r Row) answered() string {
+	if r.Strict {
+		return r.Key
+	}
+	return r.Given
+}
+
+func trainMajority(train []dataset.Sample) map[string]string {
+	counts := map[string]map[string]int{}
+	for _, s := range train {
+		if counts[s.Template] == nil {
+			counts[s.Template] = map[string]int{}
+		}
+		counts[s.Template][AnswerText(s)]++
+	}
+	out := map[string]string{}
+	for t, c := range counts {
+		out[t] = mostFrequent(c)
+	}
+	return out
+}
