@@ -48,7 +48,7 @@ type Pooled struct {
 //
 // Two errors make up the interval: that of the seeds, by Student's t with
 // seeds − 1 degrees of freedom from the standard deviation between gains, and
-// that of the questions, by the mean paired variance (b+c−(b−c)²/n)/n². With
+// that of the questions, by the mean paired variance of a gain. With
 // test questions of its own for each seed the first contains the second, which
 // is only a floor; with the same questions for all seeds the second is common
 // to them, does not shrink with seeds, and is added in squares (Zou and Donner
@@ -78,14 +78,16 @@ func Pool(pairs []Pair, sameQuestions bool) (Pooled, error) {
 	if sameQuestions {
 		half = math.Hypot(seeds, z*math.Sqrt(within))
 	}
-	out.Low, out.High = out.Gain-half, out.Gain+half
+	out.Low, out.High = max(-1, out.Gain-half), min(1, out.Gain+half)
 	return out, nil
 }
 
-// variance estimates that of Gain.
+// variance estimates that of Gain, with half a question more in each of the four
+// cells, so that a difference never seen is not known to be none (Agresti and
+// Min 2005, Statistics in Medicine 24:729).
 func (p Pair) variance() float64 {
-	n, d := float64(p.N), float64(p.Fixed-p.Broken)
-	return (float64(p.Fixed+p.Broken) - d*d/n) / (n * n)
+	n, d := float64(p.N)+2, float64(p.Fixed-p.Broken)
+	return (float64(p.Fixed+p.Broken) + 1 - d*d/n) / (n * n)
 }
 
 // Claim says whether the gain may be called an improvement of at least size:

@@ -254,3 +254,17 @@ func TestOneSeedSupportsNothing(t *testing.T) {
 		t.Errorf("two seeds claimed an improvement (%v)", why)
 	}
 }
+
+// A difference that was never seen is not known to be none, and no interval
+// leaves what a difference of shares can be.
+func TestPoolOfFew(t *testing.T) {
+	none, err := Pool([]Pair{NewPair(0, 0, 100), NewPair(0, 0, 100), NewPair(0, 0, 100)}, false)
+	// variance 1/102² for each seed, a third of the mean over seeds
+	if half := z / 102 / math.Sqrt(3); err != nil || !near(none.High, half, 1e-12) || !near(none.Low, -half, 1e-12) {
+		t.Errorf("%+v (%v), want ±%.4f", none, err, half)
+	}
+	wide, err := Pool([]Pair{NewPair(1, 0, 2), NewPair(0, 1, 2)}, false)
+	if err != nil || wide.Low != -1 || wide.High != 1 {
+		t.Errorf("%+v (%v), want [-1, 1]", wide, err)
+	}
+}

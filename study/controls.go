@@ -98,6 +98,9 @@ func (j judge) controlLines(arm string, reports []eval.Report) ([]ControlLine, e
 			lines.add(c.Condition, everything, c.Accuracy, c.Pair)
 		}
 		for _, g := range rep.GateGroups {
+			if g.Condition == eval.Plain {
+				continue
+			}
 			lines.add(g.Condition, g.Group, g.Accuracy, g.Pair)
 		}
 	}

@@ -157,10 +157,11 @@ func (c Controls) write(w io.Writer, render func(grid) string) error {
 }
 
 func (c Controls) lines() grid {
-	g := grid{header: []string{"arm", "control", "questions", "n", "accuracy", "gain", "95 % interval", "each seed", "fixed", "broken", "p"}}
+	g := grid{header: []string{"arm", "control", "questions", "n", "as it is", "accuracy", "gain", "95 % interval", "each seed", "fixed", "broken", "p"}}
 	for _, l := range c.Lines {
 		gain, interval, seeds := pooled(l.Pair, l.Pooled)
-		g.rows = append(g.rows, []string{l.Arm, underscored(string(l.Condition)), l.Group, fmt.Sprint(l.Accuracy.N), points(l.Accuracy.Value), gain, interval, seeds,
+		g.rows = append(g.rows, []string{l.Arm, underscored(string(l.Condition)), l.Group, fmt.Sprint(l.Accuracy.N),
+			points(l.Accuracy.Value - l.Pair.Gain), points(l.Accuracy.Value), gain, interval, seeds,
 			fmt.Sprint(l.Pair.Fixed), fmt.Sprint(l.Pair.Broken), fmt.Sprintf("%.2g", l.Pair.P)})
 	}
 	return g
