@@ -96,6 +96,11 @@ func Judge(s Spec, outcomes []Outcome) (Table, error) {
 		if t.Claim, err = j.verdict(*s.Claim); err != nil {
 			return t, err
 		}
+		short, err := j.cutShort(*s.Claim)
+		if err != nil {
+			return t, err
+		}
+		t.Marks = append(t.Marks, short...)
 	}
 	if t.Controls, err = j.controls(); err != nil {
 		return t, err
@@ -318,6 +323,17 @@ func (j judge) verdict(c Claim) (*Verdict, error) {
 	}
 	v.Holds = len(v.Why) == 0
 	return v, nil
+}
+
+// cutShort marks a claim whose base still gains by more of the same training:
+// its validation curve ended flat because the rate had, not because it was done.
+func (j judge) cutShort(c Claim) ([]string, error) {
+	p, ok, err := j.pair(c.Above, c.Over)
+	if err != nil || !ok || p.Pooled == nil || p.Pooled.Low <= 0 {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%s gains %.1f points over %s: %s was cut short, and of what %s gains over it so much is training that was missing",
+		c.Above, 100*p.Pooled.Gain, c.Over, c.Over, c.Arm)}, nil
 }
 
 // claimed is the pair where it says something beyond one seed; else it writes
