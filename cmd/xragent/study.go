@@ -255,9 +255,13 @@ func (l *lab) config(set []string, name string, seed uint64) (configs.Run, error
 	return cfg, nil
 }
 
-// sharedConfig is the run in which a seed's data, corpus and SFT are made.
+// sharedConfig is the run in which a seed's data, corpus and SFT are made. What
+// decides other stages is left at its default, so that a study whose GRPO or
+// questions are changed keeps its SFT.
 func (l *lab) sharedConfig(seed uint64) (configs.Run, error) {
 	cfg, err := l.config(nil, study.Shared(seed), seed)
+	other := configs.Default()
+	cfg.GRPO, cfg.Eval = other.GRPO, other.Eval
 	cfg.Stages = slices.DeleteFunc(cfg.Stages, func(s string) bool {
 		return s == configs.StageGRPO || s == configs.StageExport || s == configs.StageEval
 	})
