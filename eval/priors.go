@@ -62,7 +62,7 @@ func dealt(rows []Row) Prior {
 	expect := func(in func(Row) bool) Interval {
 		sum, n := 0.0, 0
 		for _, template := range distinct(rows, func(r Row) string { return r.Template }) {
-			keys, given, of := map[string]int{}, map[string]int{}, 0
+			keys, given, hits, of := map[string]int{}, map[string]int{}, 0, 0
 			for _, r := range rows {
 				if r.Template == template && in(r) {
 					keys[r.Key]++
@@ -70,9 +70,10 @@ func dealt(rows []Row) Prior {
 					of++
 				}
 			}
-			for key, times := range keys { // the order moves only last bits, which rounding takes off
-				sum += float64(times*given[key]) / float64(max(1, of))
+			for key, times := range keys {
+				hits += times * given[key]
 			}
+			sum += float64(hits) / float64(max(1, of))
 			n += of
 		}
 		return Wilson(int(math.Round(sum)), n)

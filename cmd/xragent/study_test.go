@@ -14,7 +14,6 @@ func TestSharedRunDependsOnItsStages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.dir = "" // the only other thing that differs
 		cfg, err := l.sharedConfig(1)
 		if err != nil {
 			t.Fatal(err)
