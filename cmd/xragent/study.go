@@ -28,6 +28,7 @@ type studyFlags struct {
 	seeds          []string
 	parallel       int
 	resume, dryRun bool
+	judge          bool
 }
 
 func studyCommand() *cobra.Command {
@@ -45,13 +46,18 @@ func studyCommand() *cobra.Command {
 	cmd.Flags().IntVar(&f.parallel, "parallel", 0, "cells at once (default: the study's)")
 	cmd.Flags().BoolVar(&f.resume, "resume", false, "go on with a study; cells that are done are kept")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "check the study and list its cells, start nothing")
+	cmd.Flags().BoolVar(&f.judge, "judge", false, "make no cell, also beside a study at work: judge those that are done")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "judge")
+	cmd.MarkFlagsMutuallyExclusive("resume", "judge")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		l, err := newLab(args[0], f, cmd.ErrOrStderr())
-		if err != nil {
+		switch {
+		case err != nil:
 			return usageError{err}
-		}
-		if f.dryRun {
+		case f.dryRun:
 			return l.list(cmd.OutOrStdout())
+		case f.judge:
+			return l.report(cmd.OutOrStdout())
 		}
 		return l.run(cmd.Context(), cmd.OutOrStdout())
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -71,6 +72,13 @@ func TestIntegrationStudy(t *testing.T) {
 		t.Errorf("after kills the table is\n%s\nleft alone it is\n%s", got, want)
 	}
 
+	published := filepath.Join(dir, "published")
+	publish(t, filepath.Join(calm, "study"), filepath.Join(published, "study"))
+	start(t, "study", file, "--dir", published, "--judge").succeed(t)
+	if got := readTable(t, published); !bytes.Equal(got, want) {
+		t.Errorf("judged from what is published of it the table is\n%s\nit was\n%s", got, want)
+	}
+
 	again := filepath.Join(dir, "again")
 	start(t, "study", file, "--arm", "permuted", "--seed", "2", "--dir", again).succeed(t)
 	var all, one study.Table
@@ -86,6 +94,24 @@ func TestIntegrationStudy(t *testing.T) {
 	for _, c := range all.Cells {
 		if c.Arm == "permuted" && c.Seed == 2 && c.Manifest != one.Cells[0].Manifest {
 			t.Errorf("made again the cell's manifest is %s, it was %s", one.Cells[0].Manifest, c.Manifest)
+		}
+	}
+}
+
+// publish copies what scripts/study-outcomes.sh packs: all that a table is
+// judged from, without weights, films or trajectories.
+func publish(t *testing.T, from, to string) {
+	t.Helper()
+	archive := filepath.Join(t.TempDir(), "outcomes.tar.gz")
+	for _, c := range []*exec.Cmd{
+		exec.Command("../../scripts/study-outcomes.sh", from, archive),
+		exec.Command("tar", "xzf", archive, "-C", filepath.Dir(to)),
+	} {
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", c.Args, err, out)
 		}
 	}
 }
