@@ -14,6 +14,10 @@ type Prior struct {
 	Pixels Interval `json:"pixels"` // questions that pixels decide
 }
 
+// MajorityOfTrain names the prior that a constant answer per template has, chosen
+// on the training split.
+const MajorityOfTrain = "majority_of_train"
+
 // lookup is the need that no pixel serves.
 const lookup = "evidence_lookup"
 
@@ -40,7 +44,7 @@ func (a *analysis) priors(train []dataset.Sample) {
 	hits := majorityHits(plain.Rows)
 	add("majority", "the strongest constant answer per template on these very questions", plain.Rows, func(i int) bool { return hits[i] })
 	if learned := trainMajority(train); len(learned) > 0 {
-		add("majority_of_train", "the most frequent answer per template of the training split", plain.Rows,
+		add(MajorityOfTrain, "the most frequent answer per template of the training split", plain.Rows,
 			func(i int) bool { return plain.Rows[i].Key == learned[plain.Rows[i].Template] })
 	}
 	for _, c := range Controls {

@@ -18,14 +18,17 @@ type ControlLine struct {
 	Pooled    *eval.Pooled   `json:"pooled,omitempty"` // over training runs; nil for one seed
 }
 
-// A PriorLine is what an arm has without reading the film, held against the
-// strongest constant answer per template, where pixels decide.
+// A PriorLine is what an arm has without reading the film, held against
+// constant answers per template, where pixels decide: the one that turned out to
+// be the strongest on these questions, which nobody can know before, and the
+// most frequent one of the training split.
 type PriorLine struct {
 	Arm      string        `json:"arm"`
 	Prior    string        `json:"prior"`
 	All      eval.Interval `json:"all"`
 	Pixels   eval.Interval `json:"pixels"`
 	Majority eval.Interval `json:"majority"` // where pixels decide
+	Learned  eval.Interval `json:"learned"`  // the same, of the training split; of no question where it is not known
 }
 
 // A RoutingLine says for whom an arm calls tools: questions that the baseline
@@ -56,6 +59,7 @@ func (j judge) controls() (Controls, error) {
 	var out Controls
 	for _, a := range j.spec.Arms {
 		var reports []eval.Report
+		var learned eval.Interval
 		for _, o := range j.of(a.Name) {
 			if len(o.Controls) == 0 {
 				continue
@@ -65,13 +69,16 @@ func (j judge) controls() (Controls, error) {
 				return out, err
 			}
 			reports = append(reports, rep)
+			if o.Learned != nil {
+				learned = sum(learned, o.Learned.Pixels)
+			}
 		}
 		if len(reports) > 0 {
 			lines, err := j.controlLines(a.Name, reports)
 			if err != nil {
 				return out, err
 			}
-			out.Lines, out.Priors = append(out.Lines, lines...), append(out.Priors, priorLines(a.Name, reports)...)
+			out.Lines, out.Priors = append(out.Lines, lines...), append(out.Priors, priorLines(a.Name, reports, learned)...)
 		}
 		if line, ok := j.routing(a.Name); ok {
 			out.Routing = append(out.Routing, line)
@@ -141,8 +148,9 @@ func (l *controlLines) close(sameQuestions bool) ([]ControlLine, error) {
 	return l.lines, nil
 }
 
-// priorLines hold what needs no film against the majority of the same reports.
-func priorLines(arm string, reports []eval.Report) []PriorLine {
+// priorLines hold what needs no film against the majorities on the same
+// questions.
+func priorLines(arm string, reports []eval.Report, learned eval.Interval) []PriorLine {
 	var out []PriorLine
 	for _, rep := range reports {
 		majority := rep.Priors[0]
@@ -150,7 +158,7 @@ func priorLines(arm string, reports []eval.Report) []PriorLine {
 			i := slices.IndexFunc(out, func(x PriorLine) bool { return x.Prior == p.Name })
 			if i < 0 {
 				i = len(out)
-				out = append(out, PriorLine{Arm: arm, Prior: p.Name})
+				out = append(out, PriorLine{Arm: arm, Prior: p.Name, Learned: learned})
 			}
 			x := &out[i]
 			x.All, x.Pixels, x.Majority = sum(x.All, p.All), sum(x.Pixels, p.Pixels), sum(x.Majority, majority.Pixels)

@@ -16,6 +16,7 @@ type Outcome struct {
 	Result   eval.Result  // of the arm's own policy, as it was trained
 	Controls eval.Results // of the same policy; none where the arm has none
 	Majority float64      // strongest constant answer per template
+	Learned  *eval.Prior  // the training split's most frequent answer per template, on the questions of Controls; nil where there are none
 	Manifest string       // hash over all that the result rests on
 	Command  string       // that makes the cell again
 	Alarms   []string     // of reward hacking, that were raised in training

@@ -218,6 +218,7 @@ func TestControls(t *testing.T) {
 			o.Controls = eval.Results{under(o, eval.ToolsOff, 6)}
 		case "rl":
 			o.Controls = eval.Results{under(o, eval.Shuffled, 4), under(o, eval.GateOff, 6)}
+			o.Learned = &eval.Prior{Pixels: eval.Wilson(450, 1000)}
 		}
 		outcomes = append(outcomes, o)
 	}
@@ -249,7 +250,8 @@ func TestControls(t *testing.T) {
 			t.Errorf("%+v: got %+v, pooled %+v", want, l, l.Pooled)
 		}
 	}
-	if p := table.Controls.Priors[1]; p.Arm != "rl" || p.Prior != "images_shuffled" || p.Pixels.Right != 1200 || p.Majority.Right != 1800 || p.Pixels.N != 3000 {
+	if p := table.Controls.Priors[1]; p.Arm != "rl" || p.Prior != "images_shuffled" || p.Pixels.Right != 1200 || p.Majority.Right != 1800 || p.Pixels.N != 3000 ||
+		p.Learned.Right != 1350 || p.Learned.N != 3000 {
 		t.Errorf("priors %+v", table.Controls.Priors)
 	}
 	// Of ten questions the baseline without tools has 0–5 right: t0 all five, t1

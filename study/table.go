@@ -143,7 +143,7 @@ func (c Controls) write(w io.Writer, render func(grid) string) error {
 		grid  grid
 	}{
 		{"Controls, against the same policy as it is; gains and intervals as above.", c.lines()},
-		{"What is had without reading the film, where pixels decide, against the strongest constant answer per template on the same questions.", c.priors()},
+		{"What is had without reading the film, where pixels decide, against constant answers per template:\nthe strongest on these very questions (majority), and the most frequent of the training split (of train).", c.priors()},
 		{"Questions on which tools are called: of those that the baseline gets wrong with tools off, and of those that it gets right.\nRatios: Mantel and Haenszel's over templates and seeds.", c.routing()},
 	} {
 		if len(part.grid.rows) == 0 {
@@ -168,10 +168,14 @@ func (c Controls) lines() grid {
 }
 
 func (c Controls) priors() grid {
-	g := grid{header: []string{"arm", "prior", "n", "accuracy", "95 % interval", "majority", "difference"}}
+	g := grid{header: []string{"arm", "prior", "n", "accuracy", "95 % interval", "majority", "difference", "of train", "difference"}}
 	for _, p := range c.Priors {
+		learned, above := "-", "-"
+		if p.Learned.N == p.Pixels.N { // known for every seed
+			learned, above = points(p.Learned.Value), signed(p.Pixels.Value-p.Learned.Value)
+		}
 		g.rows = append(g.rows, []string{p.Arm, underscored(p.Prior), fmt.Sprint(p.Pixels.N), points(p.Pixels.Value), between(p.Pixels.Low, p.Pixels.High),
-			points(p.Majority.Value), signed(p.Pixels.Value - p.Majority.Value)})
+			points(p.Majority.Value), signed(p.Pixels.Value - p.Majority.Value), learned, above})
 	}
 	return g
 }

@@ -259,6 +259,9 @@ func (l *lab) outcome(c study.Cell, f cellFile) (study.Outcome, error) {
 		return o, errors.New("its report has no summary: remove its folder to make it again")
 	}
 	o.Majority = rep.Summaries[0].All().Majority
+	if i := slices.IndexFunc(rep.Priors, func(p eval.Prior) bool { return p.Name == eval.MajorityOfTrain }); i >= 0 {
+		o.Learned = &rep.Priors[i]
+	}
 	policy := rep.Summaries[0].Name
 	err := readResult(filepath.Join(dir, "eval"), policy, eval.Plain, f.Manifest.Rows, &o.Result)
 	for _, c := range eval.Controls {
