@@ -170,8 +170,8 @@ func Difference(before, after Interval) (gain, low, high float64) {
 	return gain, low, high
 }
 
-// withinPoints is how near the majority a policy must fall without its film.
-const withinPoints = 0.03
+// WithinPoints is how near the majority a policy must fall without its film.
+const WithinPoints = 0.03
 
 // mark says what limits the report.
 func (a *analysis) mark() {
@@ -184,8 +184,8 @@ func (a *analysis) mark() {
 	}
 	majority := a.rep.Priors[0]
 	for _, p := range a.rep.Priors {
-		if above := p.Pixels.Value - majority.Pixels.Value; p.Name == string(Shuffled) && above > withinPoints {
-			mark("with another study's images %.1f points above the majority on questions that pixels decide: more than %.0f; something leaks", 100*above, 100*withinPoints)
+		if above := p.Pixels.Value - majority.Pixels.Value; p.Name == string(Shuffled) && above > WithinPoints {
+			mark("with another study's images %.1f points above the majority on questions that pixels decide: more than %.0f; something leaks", 100*above, 100*WithinPoints)
 		}
 	}
 	if i := a.rep.GateTells; i != nil && i.Exceeds {

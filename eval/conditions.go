@@ -77,29 +77,30 @@ type Control struct {
 	Truth     bool // needs the generator's truth
 	Need      bool // needs to be told what each question needs
 	What      string
+	Revision  int // of its definition, counted from 0; a result of another is made again
 }
 
 // Controls lists every control in the order of the report.
 var Controls = []Control{
-	{TextOnly, Priors, false, false, "the question alone: no image, no tools, no measurements"},
-	{Blank, Priors, false, false, "a uniform grey image in place of each film; the tools see it too"},
-	{Shuffled, Priors, false, false, "another study's images; the tools see them too"},
-	{NeverCall, Routing, false, false, "the policy's own assessment, its calls cut off; then turn 2"},
-	{AlwaysCall, Routing, false, false, "where turn 1 calls nothing, a call is begun after its assessment and the policy completes it"},
-	{RandomCall, Routing, false, false, "the policy's decisions to call, permuted over the questions"},
-	{OracleCall, Routing, false, true, "a call of the tool that the question needs, arguments by the policy; none where none is needed"},
-	{ToolsOff, Tools, false, false, "the prompt offers no tools"},
-	{OracleTools, Tools, true, false, "each call is answered as the best call of that tool would be: signs from truth, crops at the finding, the question's own protocol"},
-	{OtherTools, Tools, false, false, "each call is answered about another study with a question of the same template"},
-	{ToolText, Tools, false, false, "a grey image, with the text that tools and measurements give of the real film; no crops"},
-	{GateOff, Gate, false, false, "every measurement that could be computed"},
-	{GateOracle, Gate, true, false, "the measurements that lie near the anatomical truth"},
-	{GateRandom, Gate, false, false, "the gate's decisions, permuted over the studies"},
-	{BundleSwap, Gate, false, false, "where measurements are shown, those of another study whose CTR differs by at least 0.1"},
-	{Sampled1, Churn, false, false, "temperature 1"},
-	{Sampled2, Churn, false, false, "temperature 1, another seed"},
-	{OffSampled1, Churn, false, false, "tools off, temperature 1"},
-	{OffSampled2, Churn, false, false, "tools off, temperature 1, another seed"},
+	{TextOnly, Priors, false, false, "the question alone: no image, no tools, no measurements", 0},
+	{Blank, Priors, false, false, "a uniform grey image in place of each film; the tools see it too", 0},
+	{Shuffled, Priors, false, false, "another study's images; the tools see them too", 0},
+	{NeverCall, Routing, false, false, "the policy's own assessment, its calls cut off; then turn 2", 0},
+	{AlwaysCall, Routing, false, false, "where turn 1 calls nothing, a call is begun after its assessment and the policy completes it", 0},
+	{RandomCall, Routing, false, false, "the policy's decisions to call, permuted over the questions", 0},
+	{OracleCall, Routing, false, true, "a call of the tool that the question needs, arguments by the policy; none where none is needed", 0},
+	{ToolsOff, Tools, false, false, "the prompt offers no tools", 0},
+	{OracleTools, Tools, true, false, "each call is answered as the best call of that tool would be: signs from truth, crops at the finding that is asked about, the question's own protocol", 1},
+	{OtherTools, Tools, false, false, "each call is answered about another study with a question of the same template", 0},
+	{ToolText, Tools, false, false, "a grey image, with the text that tools and measurements give of the real film; no crops", 0},
+	{GateOff, Gate, false, false, "every measurement that could be computed", 0},
+	{GateOracle, Gate, true, false, "the measurements that lie near the anatomical truth", 0},
+	{GateRandom, Gate, false, false, "the gate's decisions, permuted over the studies", 0},
+	{BundleSwap, Gate, false, false, "where measurements are shown, those of another study whose CTR differs by at least 0.1", 0},
+	{Sampled1, Churn, false, false, "temperature 1", 0},
+	{Sampled2, Churn, false, false, "temperature 1, another seed", 0},
+	{OffSampled1, Churn, false, false, "tools off, temperature 1", 0},
+	{OffSampled2, Churn, false, false, "tools off, temperature 1, another seed", 0},
 }
 
 // Find returns the control of a condition.

@@ -18,6 +18,10 @@ type Prior struct {
 // on the training split.
 const MajorityOfTrain = "majority_of_train"
 
+// DealtOut names the prior that answers to shuffled images come to when they are
+// dealt out at random.
+const DealtOut = "dealt_out"
+
 // lookup is the need that no pixel serves.
 const lookup = "evidence_lookup"
 
@@ -82,7 +86,7 @@ func dealt(rows []Row) Prior {
 		}
 		return Wilson(int(math.Round(sum)), n)
 	}
-	return Prior{Name: "dealt_out", What: "the answers to shuffled images, dealt out at random within each template",
+	return Prior{Name: DealtOut, What: "the answers to shuffled images, dealt out at random within each template",
 		All: expect(func(Row) bool { return true }), Pixels: expect(Row.pixels)}
 }
 

@@ -1,8 +1,11 @@
 package study
 
 import (
+	"fmt"
+	"math"
 	"slices"
 
+	"xragent/dataset"
 	"xragent/eval"
 )
 
@@ -16,6 +19,25 @@ type ControlLine struct {
 	Each      []float64      `json:"each"`             // accuracy of each seed
 	Pair      eval.Pair      `json:"pair"`             // from the arm's plain result, all seeds' questions together: given these training runs
 	Pooled    *eval.Pooled   `json:"pooled,omitempty"` // over training runs; nil for one seed
+	Holm      float64        `json:"holm"`             // Pair.P, adjusted over all lines
+	Plain     Cost           `json:"plain"`            // as it is
+	Under     Cost           `json:"under"`            // under the control
+}
+
+// A Cost is what answers cost and were worth, in the mean of n questions.
+type Cost struct {
+	N      int     `json:"n"`
+	Calls  float64 `json:"calls"`
+	Reward float64 `json:"reward"`
+}
+
+func (c Cost) add(rows []eval.Row) Cost {
+	calls, worth := c.Calls*float64(c.N), c.Reward*float64(c.N)
+	for _, r := range rows {
+		calls, worth = calls+float64(r.Calls), worth+r.Reward
+	}
+	n := c.N + len(rows)
+	return Cost{n, calls / float64(max(1, n)), worth / float64(max(1, n))}
 }
 
 // A PriorLine is what an arm has without reading the film, held against
@@ -41,6 +63,19 @@ type RoutingLine struct {
 	Right eval.Interval `json:"right"`
 	Rates eval.Ratio    `json:"rates"` // Mantel and Haenszel's, over templates and seeds
 	Odds  eval.Ratio    `json:"odds"`
+	// Rescued is the share of the baseline's wrong answers without tools that the
+	// arm has right, Damaged that of its right ones that the arm has wrong.
+	Rescued eval.Interval `json:"rescued"`
+	Damaged eval.Interval `json:"damaged"`
+}
+
+// A FarLine is an arm's accuracy on the split that is made unlike training.
+type FarLine struct {
+	Arm      string        `json:"arm"`
+	Accuracy eval.Interval `json:"accuracy"`
+	Each     []float64     `json:"each"`
+	Test     float64       `json:"test"`     // on the test questions, same seeds
+	Majority float64       `json:"majority"` // strongest constant answer per template
 }
 
 // Controls are what the arms that were put under controls came to.
@@ -48,6 +83,7 @@ type Controls struct {
 	Lines   []ControlLine `json:"lines,omitempty"`
 	Priors  []PriorLine   `json:"priors,omitempty"`
 	Routing []RoutingLine `json:"routing,omitempty"`
+	Far     []FarLine     `json:"far,omitempty"`
 }
 
 // everything is the group of all questions.
@@ -80,11 +116,66 @@ func (j judge) controls() (Controls, error) {
 			}
 			out.Lines, out.Priors = append(out.Lines, lines...), append(out.Priors, priorLines(a.Name, reports, learned)...)
 		}
-		if line, ok := j.routing(a.Name); ok {
+		if line, ok, err := j.routing(a.Name); err != nil {
+			return out, err
+		} else if ok {
 			out.Routing = append(out.Routing, line)
 		}
+		if line, ok := farLine(a.Name, j.of(a.Name)); ok {
+			out.Far = append(out.Far, line)
+		}
+	}
+	ps := make([]float64, len(out.Lines))
+	for i, l := range out.Lines {
+		ps[i] = l.Pair.P
+	}
+	for i, p := range eval.Holm(ps) {
+		out.Lines[i].Holm = p
 	}
 	return out, nil
+}
+
+// farLine puts together the seeds that were asked about the split out of
+// distribution.
+func farLine(arm string, of []Outcome) (FarLine, bool) {
+	line := FarLine{Arm: arm}
+	for _, o := range of {
+		far, ok := o.Controls.Find(o.Result.Name, eval.Plain, dataset.OOD)
+		if !ok {
+			continue
+		}
+		right, n := score(far)
+		test, asked := score(o.Result)
+		line.Accuracy = sum(line.Accuracy, eval.Wilson(right, n))
+		line.Each = append(line.Each, float64(right)/float64(max(1, n)))
+		line.Test += float64(test) / float64(max(1, asked))
+		line.Majority += far.Summarise().All().Majority
+	}
+	k := float64(max(1, len(line.Each)))
+	line.Test, line.Majority = line.Test/k, line.Majority/k
+	return line, len(line.Each) > 0
+}
+
+// leaks marks where images of another study leave a policy more than the points
+// that chance allows away from what needs no film, and what it comes to when its
+// answers are dealt out, which is the measure for less.
+func (c Controls) leaks() []string {
+	var out []string
+	for _, p := range c.Priors {
+		if p.Prior != string(eval.Shuffled) || math.Abs(p.Pixels.Value-p.Majority.Value) <= eval.WithinPoints {
+			continue
+		}
+		dealt := ""
+		if i := slices.IndexFunc(c.Priors, func(d PriorLine) bool { return d.Arm == p.Arm && d.Prior == eval.DealtOut }); i >= 0 {
+			dealt = fmt.Sprintf("; its answers dealt out at random come to %.1f", 100*c.Priors[i].Pixels.Value)
+		}
+		what := "below the strongest constant answer, as one that follows the wrong film must be"
+		if p.Pixels.Value > p.Majority.Value {
+			what = "above the strongest constant answer: something leaks"
+		}
+		out = append(out, fmt.Sprintf("%s with another study's images, where pixels decide: %.1f points %s%s", p.Arm, 100*math.Abs(p.Pixels.Value-p.Majority.Value), what, dealt))
+	}
+	return out
 }
 
 // results are the plain one and the controls, by one name.
@@ -99,7 +190,7 @@ func (o Outcome) results() eval.Results {
 // controlLines lists every contrast of the reports once, and what the gate's
 // controls do by group of questions.
 func (j judge) controlLines(arm string, reports []eval.Report) ([]ControlLine, error) {
-	lines := &controlLines{arm: arm}
+	lines := &controlLines{arm: arm, of: j.of(arm)}
 	for _, rep := range reports {
 		for _, c := range rep.Contrasts {
 			lines.add(c.Condition, everything, c.Accuracy, c.Pair)
@@ -117,6 +208,7 @@ func (j judge) controlLines(arm string, reports []eval.Report) ([]ControlLine, e
 // controlLines grow by one seed after another.
 type controlLines struct {
 	arm   string
+	of    []Outcome
 	lines []ControlLine
 	pairs [][]eval.Pair // of each line
 }
@@ -136,6 +228,9 @@ func (l *controlLines) add(c eval.Condition, group string, accuracy eval.Interva
 
 func (l *controlLines) close(sameQuestions bool) ([]ControlLine, error) {
 	for i, pairs := range l.pairs {
+		if x := &l.lines[i]; x.Group == everything {
+			x.Plain, x.Under = costs(l.of, x.Condition)
+		}
 		if len(pairs) < 2 {
 			continue
 		}
@@ -146,6 +241,16 @@ func (l *controlLines) close(sameQuestions bool) ([]ControlLine, error) {
 		l.lines[i].Pooled = &pooled
 	}
 	return l.lines, nil
+}
+
+// costs are those of the seeds that were put under a control.
+func costs(of []Outcome, c eval.Condition) (plain, under Cost) {
+	for _, o := range of {
+		if r, ok := o.Controls.Find(o.Result.Name, c, o.Result.Split); ok {
+			plain, under = plain.add(o.Result.Rows[:min(len(o.Result.Rows), len(r.Rows))]), under.add(r.Rows)
+		}
+	}
+	return plain, under
 }
 
 // priorLines hold what needs no film against the majorities on the same
@@ -170,7 +275,7 @@ func priorLines(arm string, reports []eval.Report, learned eval.Interval) []Prio
 func sum(a, b eval.Interval) eval.Interval { return eval.Wilson(a.Right+b.Right, a.N+b.N) }
 
 // routing is known for seeds at which the baseline was asked with tools off.
-func (j judge) routing(arm string) (RoutingLine, bool) {
+func (j judge) routing(arm string) (RoutingLine, bool, error) {
 	line := RoutingLine{Arm: arm}
 	var strata []eval.Stratum
 	for _, o := range j.of(arm) {
@@ -179,11 +284,19 @@ func (j judge) routing(arm string) (RoutingLine, bool) {
 		if !ok {
 			continue
 		}
-		c := eval.Choose(arm, j.spec.Baseline, o.Result.Rows[:len(off.Rows)], off.Rows)
+		plain := named(o)
+		plain.Rows = plain.Rows[:min(len(plain.Rows), len(off.Rows))]
+		p, err := eval.Compare(off, plain)
+		if err != nil {
+			return line, false, fmt.Errorf("study: seed %d: %w", o.Seed, err)
+		}
+		c := eval.Choose(arm, j.spec.Baseline, plain.Rows, off.Rows)
 		line.Seeds++
 		line.Wrong, line.Right = sum(line.Wrong, c.Wrong), sum(line.Right, c.Right)
+		line.Rescued = sum(line.Rescued, eval.Wilson(p.Fixed, c.Wrong.N))
+		line.Damaged = sum(line.Damaged, eval.Wilson(p.Broken, c.Right.N))
 		strata = append(strata, c.Strata...)
 	}
 	line.Rates, line.Odds = eval.RateRatio(strata), eval.OddsRatio(strata)
-	return line, line.Seeds > 0
+	return line, line.Seeds > 0, nil
 }

@@ -1,6 +1,7 @@
 package study
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,8 +16,10 @@ type Outcome struct {
 	Data     string       // digest of the data set
 	Result   eval.Result  // of the arm's own policy, as it was trained
 	Controls eval.Results // of the same policy; none where the arm has none
-	Majority float64      // strongest constant answer per template
 	Learned  *eval.Prior  // the training split's most frequent answer per template, on the questions of Controls; nil where there are none
+	Start    string       // weights that an arm which begins with SFT began with, as the SFT arm's are named
+	Program  string       // definitions and kernels that it was made with
+	Stale    bool         // made with other settings than the study has now
 	Manifest string       // hash over all that the result rests on
 	Command  string       // that makes the cell again
 	Alarms   []string     // of reward hacking, that were raised in training
@@ -72,8 +75,10 @@ type Record struct {
 	Command  string        `json:"command"`
 }
 
-// controlGain is what training on permuted rewards may gain at most.
-const controlGain = 0.01
+const (
+	controlGain = 0.01 // training on permuted rewards may gain less
+	collapse    = 0.05 // a control that loses more has fallen apart
+)
 
 // Judge makes the table of a study's outcomes. It refuses outcomes of one seed
 // that rest on different data or questions; missing ones and too few seeds it
@@ -97,15 +102,18 @@ func Judge(s Spec, outcomes []Outcome) (Table, error) {
 		if t.Claim, err = j.verdict(*s.Claim); err != nil {
 			return t, err
 		}
-		short, err := j.cutShort(*s.Claim)
-		if err != nil {
-			return t, err
+		for _, check := range []func(Claim) ([]string, error){j.cutShort, j.collapsed} {
+			marks, err := check(*s.Claim)
+			if err != nil {
+				return t, err
+			}
+			t.Marks = append(t.Marks, marks...)
 		}
-		t.Marks = append(t.Marks, short...)
 	}
 	if t.Controls, err = j.controls(); err != nil {
 		return t, err
 	}
+	t.Marks = append(t.Marks, t.Controls.leaks()...)
 	for _, c := range s.Cells() {
 		if o, ok := j.cell(c.Arm.Name, c.Seed); ok {
 			right, n := score(o.Result)
@@ -141,39 +149,105 @@ func (j judge) of(arm string) []Outcome {
 
 func (j judge) marks() []string {
 	marks := []string{}
-	var missing []string
-	for _, c := range j.spec.Cells() {
-		if _, ok := j.cell(c.Arm.Name, c.Seed); !ok {
-			missing = append(missing, c.Name())
+	mark := func(cells []string, format string) {
+		if cells != nil {
+			marks = append(marks, fmt.Sprintf(format, strings.Join(cells, ", ")))
 		}
 	}
-	if missing != nil {
-		marks = append(marks, "incomplete: without "+strings.Join(missing, ", "))
+	var missing, stale, lost []string
+	seeds := 0
+	for _, seed := range j.spec.Seeds {
+		whole := true
+		for _, a := range j.spec.Arms {
+			c := Cell{a, seed}
+			o, ok := j.cell(a.Name, seed)
+			switch whole = whole && ok; {
+			case !ok:
+				missing = append(missing, c.Name())
+			case o.Stale:
+				stale = append(stale, c.Name())
+			}
+			if n := o.lost(); n > 0 {
+				lost = append(lost, fmt.Sprintf("%s (%d)", c.Name(), n))
+			}
+		}
+		if whole {
+			seeds++
+		}
 	}
+	mark(missing, "incomplete: without %s")
+	mark(stale, "made with other settings than the study has now, or by a program that had others: %s: make them again with --resume")
+	mark(lost, "rollouts were lost and count as wrong: %s: make these again with --resume")
 	if j.sameQuestions() {
 		marks = append(marks, "all seeds ask the same questions: the arms' intervals count answers, not questions, and are too narrow")
 	}
-	switch n := len(j.spec.Seeds); {
-	case n < eval.SeedsToClaim:
-		marks = append(marks, fmt.Sprintf("%d of the %d seeds that a claim needs: nothing here supports one", n, eval.SeedsToClaim))
-	case n < eval.SeedsToAblate:
-		marks = append(marks, fmt.Sprintf("%d seeds: enough for a claim; differences between ablations ask for %d", n, eval.SeedsToAblate))
+	if programs := distinct(j.outcomes, func(o Outcome) string { return o.Program }); len(programs) > 1 {
+		mark(programs, "made by programs of different definitions or kernels (%s): their last bits, or more, may differ")
+	}
+	switch {
+	case len(j.spec.Seeds) < eval.SeedsToClaim:
+		marks = append(marks, fmt.Sprintf("%d of the %d seeds that a claim needs: nothing here supports one", len(j.spec.Seeds), eval.SeedsToClaim))
+	case seeds < eval.SeedsToAblate:
+		marks = append(marks, fmt.Sprintf("%d seeds with every arm: a claim needs %d, differences between ablations %d", seeds, eval.SeedsToClaim, eval.SeedsToAblate))
 	}
 	return marks
 }
 
-// sameData refuses a seed whose arms were trained or asked on different data.
+// lost counts the rollouts that the world lost.
+func (o Outcome) lost() int {
+	n := 0
+	for _, r := range append(eval.Results{o.Result}, o.Controls...) {
+		for _, row := range r.Rows {
+			if row.Error != "" {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func distinct[T any](list []T, of func(T) string) []string {
+	var out []string
+	for _, x := range list {
+		if v := of(x); !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// sameData refuses a seed whose arms were trained or asked on different data, or
+// began with different weights, and two seeds of the same data among others.
 func (j judge) sameData() error {
 	for _, seed := range j.spec.Seeds {
-		var first *Outcome
+		var first, began *Outcome
 		for _, a := range j.spec.Arms {
 			o, ok := j.cell(a.Name, seed)
-			if ok && first != nil && o.Data != first.Data {
+			if !ok {
+				continue
+			}
+			if first = cmp.Or(first, &o); o.Data != first.Data {
 				return fmt.Errorf("study: seed %d: %s has data %.12s, %s has %.12s: arms are compared on one data set; make both again from the same shared run",
 					seed, o.Arm, o.Data, first.Arm, first.Data)
 			}
-			if ok && first == nil {
-				first = &o
+			if a.Begin != BeginSFT {
+				continue
+			}
+			if began = cmp.Or(began, &o); o.Start != began.Start {
+				return fmt.Errorf("study: seed %d: %s began with weights %.12s, %s with %.12s: arms are compared from one start; make both again from the same shared run",
+					seed, o.Arm, o.Start, began.Arm, began.Start)
+			}
+		}
+	}
+	if j.sameQuestions() {
+		return nil
+	}
+	for i, a := range j.outcomes {
+		for _, b := range j.outcomes[:i] {
+			if a.Seed != b.Seed && a.Data == b.Data {
+				return fmt.Errorf("study: %s of seed %d and %s of seed %d have the same data %.12s, others do not: seeds share all questions or none; make one of them again",
+					b.Arm, b.Seed, a.Arm, a.Seed, a.Data)
 			}
 		}
 	}
@@ -328,13 +402,25 @@ func (j judge) verdict(c Claim) (*Verdict, error) {
 
 // cutShort marks a claim whose base still gains by more of the same training:
 // its validation curve ended flat because the rate had, not because it was done.
+// A point is taken for a gain, as of permuted rewards.
 func (j judge) cutShort(c Claim) ([]string, error) {
 	p, ok, err := j.pair(c.Above, c.Over)
-	if err != nil || !ok || p.Pooled == nil || p.Pooled.Low <= 0 {
+	if err != nil || !ok || p.Pooled == nil || p.Pooled.Gain < controlGain && p.Pooled.Low <= 0 {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("%s gains %.1f points over %s: %s was cut short, and of what %s gains over it so much is training that was missing",
+	return []string{fmt.Sprintf("%s gains %.1f points over %s: %s was cut short, and of what %s gains over it so much may be training that was missing",
 		c.Above, 100*p.Pooled.Gain, c.Over, c.Over, c.Arm)}, nil
+}
+
+// collapsed marks a claim whose control fell apart: that it gains nothing is
+// then no evidence that the gain comes of the rewards.
+func (j judge) collapsed(c Claim) ([]string, error) {
+	p, ok, err := j.pair(c.Control, c.Over)
+	if err != nil || !ok || p.All.Gain > -collapse {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%s loses %.1f points to %s: rewards that belong to other trajectories undo what was learned; "+
+		"that they gain less than a point says little", c.Control, -100*p.All.Gain, c.Over)}, nil
 }
 
 // claimed is the pair where it says something beyond one seed; else it writes
@@ -358,7 +444,7 @@ func armLine(name string, of []Outcome) ArmLine {
 		r, m := score(o.Result)
 		right, n = right+r, n+m
 		line.Seeds = append(line.Seeds, float64(r)/float64(max(1, m)))
-		line.Majority += o.Majority / float64(len(of))
+		line.Majority += o.Result.Summarise().All().Majority / float64(len(of))
 		for _, row := range o.Result.Rows {
 			calls += row.Calls
 			if row.Invalid {

@@ -66,8 +66,8 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: corrected p %v is below %v", p.Arm, p.Holm, p.All.P)
 		}
 	}
-	if len(table.Marks) != 2 || !strings.Contains(table.Marks[0], "ablations ask for 5") ||
-		table.Marks[1] != "more gains 1.0 points over sft: sft was cut short, and of what rl gains over it so much is training that was missing" {
+	if len(table.Marks) != 2 || table.Marks[0] != "3 seeds with every arm: a claim needs 3, differences between ablations 5" ||
+		table.Marks[1] != "more gains 1.0 points over sft: sft was cut short, and of what rl gains over it so much may be training that was missing" {
 		t.Errorf("marks %q", table.Marks)
 	}
 }
@@ -112,18 +112,85 @@ func TestOneSeedSupportsNoClaim(t *testing.T) {
 }
 
 func TestJudgeRefuses(t *testing.T) {
+	twice := believable()
+	for i := range twice {
+		if twice[i].Seed == 3 {
+			twice[i].Data = "data 1"
+		}
+	}
+	if _, err := Judge(soundSpec(t), twice); err == nil || !strings.Contains(err.Error(), "have the same data data 1, others do not") {
+		t.Errorf("two seeds of one data set: %v", err)
+	}
 	other := cell("rl", 2, 1000, 0, 600)
 	other.Data = "another"
 	fewer := cell("rl", 2, 999, 0, 600)
 	swapped := cell("rl", 2, 1000, 0, 600)
 	swapped.Result.Rows[7].Sample = "of another set"
+	start := cell("rl", 2, 1000, 0, 600)
+	start.Start = "elsewhere"
 	for want, o := range map[string]Outcome{
-		"seed 2: rl has data another": other,
-		"seed 2: eval:":               fewer,
-		"of another set":              swapped,
+		"seed 2: rl has data another":     other,
+		"rl began with weights elsewhere": start,
+		"seed 2: eval:":                   fewer,
+		"of another set":                  swapped,
 	} {
 		if _, err := Judge(soundSpec(t), append(without(believable(), "rl", 2), o)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// What weakens a table without being refused is marked.
+func TestMarks(t *testing.T) {
+	change := func(arm string, seed uint64, f func(*Outcome)) []Outcome {
+		out := believable()
+		for i := range out {
+			if out[i].Arm == arm && out[i].Seed == seed {
+				f(&out[i])
+			}
+		}
+		return out
+	}
+	permuted := func(right int) []Outcome {
+		out := believable()
+		for i, o := range out {
+			if o.Arm == "permuted" {
+				out[i] = cell(o.Arm, o.Seed, 1000, 0, right)
+			}
+		}
+		return out
+	}
+	for _, c := range []struct {
+		outcomes []Outcome
+		want     string
+	}{
+		{change("rl", 2, func(o *Outcome) { o.Stale = true }), "had others: rl-2:"},
+		{change("rl", 2, func(o *Outcome) { o.Result.Rows[3].Error = "gone" }), "lost and count as wrong: rl-2 (1)"},
+		{change("rl", 2, func(o *Outcome) { o.Program = "neon" }), "different definitions or kernels (, neon)"},
+		{permuted(300), "permuted loses 20.2 points to sft"},
+		{without(believable(), "rl", 3), "2 seeds with every arm"},
+	} {
+		table, err := Judge(soundSpec(t), c.outcomes)
+		if err != nil || !strings.Contains(strings.Join(table.Marks, "\n"), c.want) {
+			t.Errorf("%v, marks %q, want %q", err, table.Marks, c.want)
+		}
+	}
+}
+
+// More of the same training that gains two points at every seed is no plateau,
+// however wide the interval; half a point is.
+func TestCutShort(t *testing.T) {
+	for gains, want := range map[[3]int]bool{{20, 50, 90}: true, {5, -3, 8}: false} {
+		var outcomes []Outcome
+		for _, o := range believable() {
+			if o.Arm == "more" {
+				o = cell("more", o.Seed, 1000, 0, 500+int(o.Seed)+gains[o.Seed-1])
+			}
+			outcomes = append(outcomes, o)
+		}
+		table, err := Judge(soundSpec(t), outcomes)
+		if err != nil || strings.Contains(strings.Join(table.Marks, " "), "cut short") != want {
+			t.Errorf("%v: %v, marks %q", gains, err, table.Marks)
 		}
 	}
 }
@@ -218,6 +285,9 @@ func TestControls(t *testing.T) {
 			o.Controls = eval.Results{under(o, eval.ToolsOff, 6)}
 		case "rl":
 			o.Controls = eval.Results{under(o, eval.Shuffled, 4), under(o, eval.GateOff, 6)}
+			far := under(o, eval.Plain, 3)
+			far.Split = dataset.OOD
+			o.Controls = append(o.Controls, far)
 			o.Learned = &eval.Prior{Pixels: eval.Wilson(450, 1000)}
 		}
 		outcomes = append(outcomes, o)
@@ -259,6 +329,18 @@ func TestControls(t *testing.T) {
 	r := table.Controls.Routing
 	if len(r) != 6 || r[1].Arm != "sft" || r[1].Seeds != 3 || r[1].Wrong.Right != 600 || r[1].Wrong.N != 1200 || r[1].Right.Right != 900 || r[1].Right.N != 1800 {
 		t.Errorf("routing %+v", r)
+	}
+	if r[1].Rescued.N != 1200 || r[1].Damaged.N != 1800 || r[1].Rescued.Right-r[1].Damaged.Right != 300 {
+		t.Errorf("rescued %+v, damaged %+v", r[1].Rescued, r[1].Damaged)
+	}
+	if l := at("rl", eval.Shuffled, "all"); l.Plain.N != 3000 || l.Plain.Calls != 0.5 || l.Under.Calls != 0.5 || l.Holm < l.Pair.P {
+		t.Errorf("what shuffled images cost: %+v", l)
+	}
+	if far := table.Controls.Far; len(far) != 1 || far[0].Arm != "rl" || far[0].Accuracy.Right != 900 || far[0].Accuracy.N != 3000 || math.Abs(far[0].Test-0.7) > 1e-12 {
+		t.Errorf("out of distribution: %+v", far)
+	}
+	if !strings.Contains(strings.Join(table.Marks, " "), "rl with another study's images, where pixels decide: 20.0 points below") {
+		t.Errorf("marks %q", table.Marks)
 	}
 	var text strings.Builder
 	if err := table.Text(&text); err != nil {

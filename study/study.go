@@ -246,7 +246,37 @@ func (c Claim) validate(s Spec) error {
 	if !(c.Gain > 0) {
 		return fmt.Errorf("claim.gain = %v: want the points to be gained", c.Gain)
 	}
+	return c.validateArms(s)
+}
+
+// permutes is the setting that makes an arm's training its own control.
+const permutes = "grpo.permute_rewards=true"
+
+// validateArms refuses a claim that another arm than named by its part could
+// bear: a control with its rewards in place, or more training that is not
+// matched.
+func (c Claim) validateArms(s Spec) error {
+	arm, _ := s.Arm(c.Arm)
+	above, _ := s.Arm(c.Above)
+	control, _ := s.Arm(c.Control)
+	want := append(slices.Clone(training(arm)), permutes)
+	slices.Sort(want)
+	switch {
+	case c.Arm == c.Over:
+		return fmt.Errorf("claim.over = %q: want another arm than the claim's own", c.Over)
+	case above.Compute != c.Arm:
+		return fmt.Errorf("claim.above = %q: want an arm with compute: %s, which goes on for as much", c.Above, c.Arm)
+	case control.Train != arm.Train || control.Begin != arm.Begin || !slices.Equal(training(control), want):
+		return fmt.Errorf("claim.control = %q: want an arm that begins and trains as %s does, and sets besides only %s", c.Control, c.Arm, permutes)
+	}
 	return nil
+}
+
+// training are an arm's settings but for what it is asked, sorted.
+func training(a Arm) []string {
+	out := slices.DeleteFunc(slices.Clone(a.Set), func(s string) bool { return strings.HasPrefix(s, "eval.") })
+	slices.Sort(out)
+	return out
 }
 
 func (s Spec) has(name, field string) error {

@@ -82,6 +82,11 @@ func TestReadRefuses(t *testing.T) {
 		{"seeds: [1, 2, 3]", "seeds: [1, 1]", "seeds: 1 is 0 or given twice"},
 		{"seeds: [1, 2, 3]", "seeds: []", "seeds is empty"},
 		{"gain: 5", "gain: 0", "claim.gain = 0"},
+		{"over: sft", "over: rl", "claim.over"},
+		{"above: more", "above: sft", "claim.above = \"sft\": want an arm with compute: rl"},
+		{"control: permuted", "control: sft", "claim.control = \"sft\": want an arm that begins and trains as rl does"},
+		{"grpo.permute_rewards=true", "grpo.permute_rewards=false", "sets besides only grpo.permute_rewards=true"},
+		{"grpo.permute_rewards=true", "grpo.permute_rewards=true, grpo.steps=1", "sets besides only grpo.permute_rewards=true"},
 		{"baseline: sft", "basline: sft", "unknown field"},
 		{"pipeline: ../quick.yaml", "pipeline: ''", "pipeline is empty"},
 	} {

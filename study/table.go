@@ -34,7 +34,7 @@ func (t Table) write(w io.Writer, render func(grid) string, bullet string) error
 	if len(t.Pairs) > 0 {
 		fmt.Fprintf(&b, "%s\n", render(t.pairs()))
 		fmt.Fprintf(&b, "Gains in points. The interval is over training runs (seeds); p is McNemar's over all seeds' questions, given these runs, Holm-corrected over %d pairs;\n"+
-			"detectable: the smallest difference found with 80 %% power on these questions.\n\n", len(t.Pairs))
+			"detectable: the smallest difference found with 80 %% power on these questions, and by so many runs that differ so much.\n\n", len(t.Pairs))
 	}
 	if t.Claim != nil {
 		fmt.Fprintf(&b, "%s\n\n", t.Claim)
@@ -59,7 +59,7 @@ func orNone(s string) string {
 }
 
 func (t Table) arms() grid {
-	g := grid{header: []string{"arm", "n", "accuracy", "95 % interval", "each seed", "majority", "invalid", "calls", "alarms"}}
+	g := grid{header: []string{"arm", "n", "accuracy", "95 % (these runs)", "each seed", "majority", "invalid", "calls", "alarms"}}
 	for _, a := range t.Arms {
 		g.rows = append(g.rows, []string{a.Arm, fmt.Sprint(a.Accuracy.N), points(a.Accuracy.Value), between(a.Accuracy.Low, a.Accuracy.High),
 			each(a.Seeds, points), points(a.Majority), fmt.Sprint(a.Invalid), fmt.Sprintf("%.2f", a.Calls), list(a.Alarms)})
@@ -68,11 +68,15 @@ func (t Table) arms() grid {
 }
 
 func (t Table) pairs() grid {
-	g := grid{header: []string{"arm", "against", "n", "gain", "95 % interval", "each seed", "fixed", "broken", "p", "p (Holm)", "detectable"}}
+	g := grid{header: []string{"arm", "against", "n", "gain", "95 % interval", "each seed", "fixed", "broken", "p", "p (Holm)", "detectable", "over runs"}}
 	for _, p := range t.Pairs {
 		gain, interval, seeds := pooled(p.All, p.Pooled)
+		runs := "-"
+		if p.Pooled != nil {
+			runs = points(p.Pooled.Detectable)
+		}
 		g.rows = append(g.rows, []string{p.Arm, p.Against, fmt.Sprint(p.All.N), gain, interval, seeds, fmt.Sprint(p.All.Fixed), fmt.Sprint(p.All.Broken),
-			fmt.Sprintf("%.2g", p.All.P), fmt.Sprintf("%.2g", p.Holm), points(p.All.Detectable)})
+			fmt.Sprintf("%.2g", p.All.P), fmt.Sprintf("%.2g", p.Holm), points(p.All.Detectable), runs})
 	}
 	return g
 }
@@ -144,7 +148,8 @@ func (c Controls) write(w io.Writer, render func(grid) string) error {
 	}{
 		{"Controls, against the same policy as it is; gains and intervals as above.", c.lines()},
 		{"What is had without reading the film, where pixels decide, against constant answers per template:\nthe strongest on these very questions (majority), and the most frequent of the training split (of train).", c.priors()},
-		{"Questions on which tools are called: of those that the baseline gets wrong with tools off, and of those that it gets right.\nRatios: Mantel and Haenszel's over templates and seeds.", c.routing()},
+		{"Questions on which tools are called: of those that the baseline gets wrong with tools off, and of those that it gets right.\nRatios: Mantel and Haenszel's over templates and seeds. Rescued: of the first, right with tools; damaged: of the second, wrong with them.", c.routing()},
+		{"Out of distribution: the split that is made unlike training.", c.far()},
 	} {
 		if len(part.grid.rows) == 0 {
 			continue
@@ -157,12 +162,30 @@ func (c Controls) write(w io.Writer, render func(grid) string) error {
 }
 
 func (c Controls) lines() grid {
-	g := grid{header: []string{"arm", "control", "questions", "n", "as it is", "accuracy", "gain", "95 % interval", "each seed", "fixed", "broken", "p"}}
+	g := grid{header: []string{"arm", "control", "questions", "n", "as it is", "accuracy", "gain", "95 % interval", "each seed", "fixed", "broken", "p (Holm)", "calls", "reward"}}
 	for _, l := range c.Lines {
 		gain, interval, seeds := pooled(l.Pair, l.Pooled)
 		g.rows = append(g.rows, []string{l.Arm, underscored(string(l.Condition)), l.Group, fmt.Sprint(l.Accuracy.N),
 			points(l.Accuracy.Value - l.Pair.Gain), points(l.Accuracy.Value), gain, interval, seeds,
-			fmt.Sprint(l.Pair.Fixed), fmt.Sprint(l.Pair.Broken), fmt.Sprintf("%.2g", l.Pair.P)})
+			fmt.Sprint(l.Pair.Fixed), fmt.Sprint(l.Pair.Broken), fmt.Sprintf("%.2g", l.Holm),
+			change(l, "%.2f → %.2f", l.Plain.Calls, l.Under.Calls), change(l, "%.3f → %.3f", l.Plain.Reward, l.Under.Reward)})
+	}
+	return g
+}
+
+// change is known of a line over all questions.
+func change(l ControlLine, format string, from, to float64) string {
+	if l.Under.N == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, from, to)
+}
+
+func (c Controls) far() grid {
+	g := grid{header: []string{"arm", "n", "accuracy", "95 % (these runs)", "each seed", "majority", "test questions"}}
+	for _, f := range c.Far {
+		g.rows = append(g.rows, []string{f.Arm, fmt.Sprint(f.Accuracy.N), points(f.Accuracy.Value), between(f.Accuracy.Low, f.Accuracy.High),
+			each(f.Each, points), points(f.Majority), points(f.Test)})
 	}
 	return g
 }
@@ -181,12 +204,15 @@ func (c Controls) priors() grid {
 }
 
 func (c Controls) routing() grid {
-	g := grid{header: []string{"arm", "seeds", "baseline wrong", "right", "ratio of rates", "of odds"}}
+	g := grid{header: []string{"arm", "seeds", "baseline wrong", "right", "ratio of rates", "of odds", "rescued", "damaged"}}
 	for _, r := range c.Routing {
-		g.rows = append(g.rows, []string{r.Arm, fmt.Sprint(r.Seeds), points(r.Wrong.Value), points(r.Right.Value), r.Rates.String(), r.Odds.String()})
+		g.rows = append(g.rows, []string{r.Arm, fmt.Sprint(r.Seeds), points(r.Wrong.Value), points(r.Right.Value), r.Rates.String(), r.Odds.String(),
+			share(r.Rescued), share(r.Damaged)})
 	}
 	return g
 }
+
+func share(i eval.Interval) string { return points(i.Value) + " " + between(i.Low, i.High) }
 
 func underscored(name string) string { return strings.ReplaceAll(name, "_", " ") }
 

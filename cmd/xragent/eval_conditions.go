@@ -174,6 +174,9 @@ func (x *exam) key(j eval.Job, digest string, asked []dataset.Sample) (string, e
 		l.KMax, l.MaxContext, l.MaxImages, l.ImageTokens,
 		chat.SystemPrompt, blobs.Digest(x.s.codec.JSON()), x.s.images.Hash(), x.s.cfg.GRPO.Tools, x.s.cfg.GRPO.Gate,
 	}
+	if c, ok := eval.Find(j.Condition); ok && c.Revision > 0 {
+		parts = append(parts, c.Revision)
+	}
 	text, err := json.Marshal(parts)
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err

@@ -56,6 +56,8 @@ func studyCommand() *cobra.Command {
 			return usageError{err}
 		case f.dryRun:
 			return l.list(cmd.OutOrStdout())
+		case f.judge && !exists(l.dir):
+			return usageError{fmt.Errorf("--judge: no study in %s: name the folder above it with --dir", l.dir)}
 		case f.judge:
 			return l.report(cmd.OutOrStdout())
 		}

@@ -91,6 +91,9 @@ func (l *lab) makeRun(ctx context.Context, cfg configs.Run, describe func(*sessi
 		return err
 	}
 	defer log.Close()
+	if err := os.Remove(filepath.Join(l.dir, name, "cell.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // what is made again is not done meanwhile
+	}
 	l.say("%s: begun", name)
 	began := time.Now()
 	var file cellFile
@@ -100,7 +103,7 @@ func (l *lab) makeRun(ctx context.Context, cfg configs.Run, describe func(*sessi
 		}
 		m, err := describe(s)
 		file = cellFile{Config: settings, Manifest: m}
-		return err
+		return errors.Join(err, s.whole())
 	})
 	debug.FreeOSMemory() // the next cell brings weights, graphs and caches of its own
 	if err != nil {
@@ -114,6 +117,24 @@ func (l *lab) makeRun(ctx context.Context, cfg configs.Run, describe func(*sessi
 	}
 	l.ended(name, fmt.Sprintf("done in %.0f s", file.Seconds))
 	return nil
+}
+
+// whole refuses an evaluation that the world lost rollouts of: a cell keeps its
+// figures for good.
+func (s *session) whole() error {
+	var rep report
+	err := readInto(s.path("eval", "report.json"), &rep)
+	if errors.Is(err, fs.ErrNotExist) { // nothing was evaluated
+		return nil
+	}
+	lost := 0
+	for _, x := range rep.Summaries {
+		lost += x.Errors
+	}
+	if err == nil && lost > 0 {
+		err = fmt.Errorf("%d rollouts of the evaluation were lost: go on with --resume to ask them again", lost)
+	}
+	return err
 }
 
 // settingsDigest covers what decides a cell's training and evaluation, not
@@ -142,8 +163,15 @@ func (l *lab) seal(name string, file cellFile) error {
 func (l *lab) read(name string) (cellFile, error) {
 	var f cellFile
 	path := filepath.Join(l.dir, name, "cell.json")
-	if err := readInto(path, &f); err != nil {
+	err := readInto(path, &f)
+	if errors.Is(err, fs.ErrNotExist) {
 		return f, err
+	}
+	if err != nil {
+		return f, fmt.Errorf("%w: %s", err, again)
+	}
+	if f.Manifest.Data == "" {
+		return f, fmt.Errorf("%s does not say what was made: %s", path, again)
 	}
 	if f.Manifest.Generator != l.world.generator {
 		return f, fmt.Errorf("%s was made with phantom generator %.12s, this one is %.12s: begin the study again in another place with --dir", path, f.Manifest.Generator, l.world.generator)
@@ -191,21 +219,23 @@ func (l *lab) manifest(ctx context.Context, s *session, c study.Cell) (manifest,
 	return m, err
 }
 
-// controlDigests are those of the results of the controls that an evaluation had.
+// controlDigests are those of the results of the controls that an evaluation had,
+// and of the questions out of distribution.
 func controlDigests(set eval.Set, dir, policy string) (map[string]string, error) {
-	var out map[string]string
-	jobs, _ := eval.Plan(set, []string{policy}, eval.Facts{Truth: true, Needs: true})
+	out := map[string]string{}
+	jobs, _ := eval.Plan(set, []string{policy}, eval.Facts{Truth: true, Needs: true, OOD: true})
 	for _, j := range jobs {
-		sum, err := digestOf(filepath.Join(dir, resultName(j)))
-		switch {
-		case j.Condition == eval.Plain, errors.Is(err, fs.ErrNotExist): // what the data cannot have is left out
+		if j.Condition == eval.Plain && j.Split == dataset.Test {
 			continue
-		case err != nil:
-			return nil, err
-		case out == nil:
-			out = map[string]string{}
 		}
-		out[string(j.Condition)] = sum
+		sum, err := digestOf(filepath.Join(dir, resultName(j)))
+		if errors.Is(err, fs.ErrNotExist) { // what the data cannot have is left out
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out[controlName(j)] = sum
 	}
 	return out, nil
 }
@@ -228,6 +258,9 @@ func identity(dir string) (map[string]string, error) {
 	return out, err
 }
 
+// again is the remedy for a cell that was damaged.
+const again = "remove the cell's folder, then make it again with --resume"
+
 // outcomes reads every cell of the study that is done.
 func (l *lab) outcomes() ([]study.Outcome, error) {
 	var out []study.Outcome
@@ -241,7 +274,7 @@ func (l *lab) outcomes() ([]study.Outcome, error) {
 		}
 		o, err := l.outcome(c, f)
 		if err != nil {
-			return nil, fmt.Errorf("cell %s: %w", c.Name(), err)
+			return nil, fmt.Errorf("cell %s: %w: %s", c.Name(), err, again)
 		}
 		out = append(out, o)
 	}
@@ -249,45 +282,109 @@ func (l *lab) outcomes() ([]study.Outcome, error) {
 }
 
 func (l *lab) outcome(c study.Cell, f cellFile) (study.Outcome, error) {
-	o := study.Outcome{Arm: c.Arm.Name, Seed: c.Seed, Data: f.Manifest.Data, Manifest: f.Hash, Command: l.command(c)}
+	m := f.Manifest
+	o := study.Outcome{Arm: c.Arm.Name, Seed: c.Seed, Data: m.Data, Start: m.start(c.Arm), Program: "reward " + m.Reward + ", " + m.Kernels,
+		Manifest: f.Hash, Command: l.command(c)}
+	text, err := json.Marshal(m)
+	switch {
+	case err != nil:
+		return o, err
+	case blobs.Digest(text) != f.Hash:
+		return o, errors.New("its manifest was changed after it was made")
+	case m.Arm != c.Arm.Name || m.Seed != c.Seed:
+		return o, fmt.Errorf("it was made as %s-%d", m.Arm, m.Seed)
+	}
+	if o.Stale, err = l.stale(c, f); err != nil {
+		return o, err
+	}
 	var rep report
 	dir := filepath.Join(l.dir, c.Name())
 	if err := readInto(filepath.Join(dir, "eval", "report.json"), &rep); err != nil {
 		return o, err
 	}
 	if len(rep.Summaries) == 0 {
-		return o, errors.New("its report has no summary: remove its folder to make it again")
+		return o, errors.New("its report has no summary")
 	}
-	o.Majority = rep.Summaries[0].All().Majority
 	if i := slices.IndexFunc(rep.Priors, func(p eval.Prior) bool { return p.Name == eval.MajorityOfTrain }); i >= 0 {
 		o.Learned = &rep.Priors[i]
 	}
-	policy := rep.Summaries[0].Name
-	err := readResult(filepath.Join(dir, "eval"), policy, eval.Plain, f.Manifest.Rows, &o.Result)
-	for _, c := range eval.Controls {
-		if sum := f.Manifest.Controls[string(c.Condition)]; err == nil && sum != "" {
-			var r eval.Result
-			err = readResult(filepath.Join(dir, "eval"), policy, c.Condition, sum, &r)
-			o.Controls = append(o.Controls, r)
+	if err := readResults(filepath.Join(dir, "eval"), rep.Summaries[0].Name, m, &o); err != nil {
+		return o, err
+	}
+	if c.Arm.Train == configs.StageGRPO {
+		o.Alarms, err = alarms(filepath.Join(dir, configs.StageGRPO))
+	}
+	return o, err
+}
+
+// start names the weights that an arm began with: of one that trains nothing
+// those that it has.
+func (m manifest) start(a study.Arm) string {
+	if a.Train == "" {
+		return m.Weights
+	}
+	return m.Stages[a.Train]["weights"]
+}
+
+// stale reports whether a cell was made with other settings than it would be
+// now. Of one that goes on for another's compute it is known where the steps are
+// there to count.
+func (l *lab) stale(c study.Cell, f cellFile) (bool, error) {
+	cfg, err := l.cellConfig(c)
+	if err == nil && c.Arm.Compute != "" {
+		cfg.SFT.MaxSteps, err = l.matched(c)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
 		}
 	}
 	if err != nil {
-		return o, err
+		return false, err
 	}
-	o.Alarms, err = alarms(filepath.Join(dir, configs.StageGRPO))
-	return o, err
+	settings, err := settingsDigest(cfg)
+	return settings != f.Config, err
+}
+
+// readResults reads what a cell came to, as it is and under its controls.
+func readResults(dir, policy string, m manifest, o *study.Outcome) error {
+	if err := readResult(dir, eval.Job{Policy: policy, Condition: eval.Plain, Split: dataset.Test}, m.Rows, &o.Result); err != nil {
+		return err
+	}
+	jobs := []eval.Job{{Policy: policy, Condition: eval.Plain, Split: dataset.OOD}}
+	for _, c := range eval.Controls {
+		jobs = append(jobs, eval.Job{Policy: policy, Condition: c.Condition, Split: dataset.Test})
+	}
+	for _, j := range jobs {
+		sum := m.Controls[controlName(j)]
+		if sum == "" {
+			continue
+		}
+		var r eval.Result
+		if err := readResult(dir, j, sum, &r); err != nil {
+			return err
+		}
+		o.Controls = append(o.Controls, r)
+	}
+	return nil
+}
+
+// controlName is a control's in a manifest.
+func controlName(j eval.Job) string {
+	if j.Split == dataset.OOD {
+		return string(j.Condition) + " " + string(j.Split)
+	}
+	return string(j.Condition)
 }
 
 // readResult reads what a cell came to under a condition; it refuses another
 // than the cell's manifest names.
-func readResult(dir, policy string, c eval.Condition, sum string, r *eval.Result) error {
-	path := filepath.Join(dir, resultName(eval.Job{Policy: policy, Condition: c, Split: dataset.Test}))
+func readResult(dir string, j eval.Job, sum string, r *eval.Result) error {
+	path := filepath.Join(dir, resultName(j))
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	if got := blobs.Digest(text); got != sum {
-		return fmt.Errorf("%s has sha256 %.12s, the cell was made with %.12s: remove the cell's folder to make it again", path, got, sum)
+		return fmt.Errorf("%s has sha256 %.12s, the cell was made with %.12s", path, got, sum)
 	}
 	if err := json.Unmarshal(text, r); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -298,9 +395,6 @@ func readResult(dir, policy string, c eval.Condition, sum string, r *eval.Result
 // alarms lists the alarms that a GRPO stage raised.
 func alarms(dir string) ([]string, error) {
 	steps, err := trainer.ReadSteps(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	var out []string
 	for _, r := range steps {
 		out = append(out, r.Alarms...)

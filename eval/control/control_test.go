@@ -357,7 +357,7 @@ func TestCorrect(t *testing.T) {
 	findings := []phantom.Finding{{Name: phantom.Nodule, Side: "left", Zone: "upper"}, {Name: phantom.Nodule, Side: "left", Zone: "lower"}, {Name: phantom.Edema, Side: "left", Zone: "lower"}}
 	const measured = "opacity 40 other side 41 pattern strong spots 7"
 	for region, want := range map[string]string{
-		"left lung":       "opacity 40 other side 41 pattern strong spots 2",
+		"left lung":       "opacity 40 other side 41 pattern strong spots 7", // the texture's own spots among them
 		"left upper zone": "opacity 40 other side 41 pattern none spots 1",
 		"left upper":      "opacity 40 other side 41 pattern none spots 1",
 		"right lung":      "opacity 40 other side 41 pattern none spots 0",
@@ -368,6 +368,29 @@ func TestCorrect(t *testing.T) {
 	}
 	if got := correct("unknown region", "nowhere", findings); got != "unknown region" {
 		t.Errorf("an error became %q", got)
+	}
+}
+
+func TestSought(t *testing.T) {
+	film := []phantom.Finding{
+		{Name: phantom.Scar, Side: "right", X: 90, Y: 300}, {Name: phantom.Nodule, Side: "left", X: 350, Y: 200}, {Name: phantom.Pneumothorax, Side: "right"},
+	}
+	for _, c := range []struct {
+		question string
+		findings []phantom.Finding
+		want     string
+	}{
+		{"Where is the nodule?", film, phantom.Nodule},
+		{"Which side is abnormal?", film, phantom.Nodule}, // a scar is no answer
+		{"Which finding is there?", []phantom.Finding{film[0], film[2]}, ""},
+		{"Is there a pneumothorax on the right?", film, ""}, // it has no one place
+		{"Where is the tip of the tube?", film, ""},         // not on this film
+		{"Where is the tip of the tube?", []phantom.Finding{film[1], {Name: "tube", X: 256, Y: 100}}, "tube"},
+	} {
+		f, ok := sought(dataset.Prompt{Question: c.question}, c.findings)
+		if ok != (c.want != "") || ok && f.Name != c.want {
+			t.Errorf("%s: %q, %v, want %q", c.question, f.Name, ok, c.want)
+		}
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"xragent/dataset"
@@ -149,7 +151,8 @@ var (
 
 // correct puts right the signs of a region's text: how many nodules lie in it,
 // and whether its texture is abnormal. The grade of a texture that is there
-// stays as measured, weak where it was missed.
+// stays as measured, weak where it was missed, and so do the spots that it makes,
+// which are no error.
 func correct(text, region string, findings []phantom.Finding) string {
 	nodules, textured := 0, false
 	for _, f := range findings {
@@ -163,7 +166,13 @@ func correct(text, region string, findings []phantom.Finding) string {
 			textured = true
 		}
 	}
-	text = spots.ReplaceAllString(text, fmt.Sprintf("spots %d", nodules))
+	text = spots.ReplaceAllStringFunc(text, func(seen string) string {
+		n, err := strconv.Atoi(strings.TrimPrefix(seen, "spots "))
+		if err == nil && textured {
+			nodules = max(nodules, n)
+		}
+		return fmt.Sprintf("spots %d", nodules)
+	})
 	return pattern.ReplaceAllStringFunc(text, func(seen string) string {
 		switch {
 		case !textured:
@@ -181,27 +190,24 @@ func within(f phantom.Finding, region string) bool {
 	return f.Side == side && (part == "lung" || f.Zone != "" && strings.HasPrefix(part, f.Zone))
 }
 
-// sought is the finding that a question is about: the first that it names, or,
-// where it names none, the first with a place.
+// sought is the place that a question is about: the finding that it names, or,
+// where it names none, the first that could be an answer. There is none where
+// what it names is not on the film, or has no place.
 func sought(p dataset.Prompt, findings []phantom.Finding) (phantom.Finding, bool) {
 	question := strings.ToLower(p.Question)
-	var first *phantom.Finding
-	for i, f := range findings {
-		if f.X == 0 && f.Y == 0 {
-			continue
-		}
-		name, _, _ := strings.Cut(f.Name, " ") // tube malposition: tube
-		if strings.Contains(question, name) {
-			return f, true
-		}
-		if first == nil {
-			first = &findings[i]
+	named := slices.ContainsFunc(phantom.Findings, func(name string) bool { return names(question, name) })
+	for _, f := range findings {
+		if named && names(question, f.Name) || !named && slices.Contains(phantom.Findings, f.Name) {
+			return f, f.X != 0 || f.Y != 0
 		}
 	}
-	if first == nil {
-		return phantom.Finding{}, false
-	}
-	return *first, true
+	return phantom.Finding{}, false
+}
+
+// names reports whether a question names a finding: tube malposition as tube.
+func names(question, finding string) bool {
+	first, _, _ := strings.Cut(finding, " ")
+	return strings.Contains(question, first)
 }
 
 // half is the crop's half side, as a share of the image: four times the scale
