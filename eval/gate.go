@@ -2,6 +2,8 @@ package eval
 
 import (
 	"fmt"
+
+	"xragent/dataset"
 )
 
 // A GateGroup is one condition of the gate on one group of questions.
@@ -59,10 +61,26 @@ func (a *analysis) gate() {
 	}
 	var gate, answer, template []string
 	for _, row := range plain.Rows {
+		if row.asksOfFilm() {
+			continue
+		}
 		gate, answer, template = append(gate, fmt.Sprint(row.Admitted)), append(answer, row.Key), append(template, row.Template)
 	}
 	tells := MutualInformation(gate, answer, template, a.seed)
 	a.rep.GateTells = &tells
+}
+
+// The questions whose answer is what the gate looks at: the view, or that nothing
+// can be measured.
+const (
+	viewTemplate = "projection"
+	cannotTell   = "cannot be determined"
+)
+
+// asksOfFilm reports whether the gate may tell of a question's answer: of these
+// it does so by right. A report says all there is.
+func (r Row) asksOfFilm() bool {
+	return r.Template == viewTemplate || r.Key == cannotTell || r.Kind == dataset.Report
 }
 
 func gateGroup(plain, rows []Row, in func(Row) bool) (g GateGroup, ok bool) {

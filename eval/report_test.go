@@ -206,3 +206,26 @@ func TestAgainst(t *testing.T) {
 		t.Error("results of different questions were compared")
 	}
 }
+
+// Of a question about the view, or to which nothing can be measured, the gate
+// tells by right: only others count.
+func TestGateTellsOfOthersOnly(t *testing.T) {
+	var rows []Row
+	for i := range 400 {
+		row := Row{Sample: fmt.Sprint(i), Kind: dataset.Binary, Template: "less-air", Key: []string{"left", "right"}[i/2%2], Admitted: i%2 == 0}
+		switch i % 8 {
+		case 3:
+			row.Template, row.Key = viewTemplate, "lateral"
+		case 5:
+			row.Key = cannotTell
+		}
+		rows = append(rows, row)
+	}
+	rep, err := Analyse(Results{{Name: "p", Condition: Plain, Split: dataset.Test, Rows: rows}}, nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := rep.GateTells; g == nil || g.N != 300 || g.Exceeds {
+		t.Errorf("%+v", g)
+	}
+}

@@ -29,6 +29,7 @@ type Summary struct {
 	Lines     []Line        `json:"lines"` // "all" first, then kinds, capabilities, needs
 	Macro     float64       `json:"macro"` // unweighted mean over kinds
 	Errors    int           `json:"errors"`
+	Reward    float64       `json:"reward"` // mean
 	// Clustered is the accuracy's interval where questions share patients or
 	// studies, whole ones resampled; nil where none do.
 	Clustered *[2]float64 `json:"clustered,omitempty"`
@@ -68,6 +69,7 @@ func (r Result) Summarise() Summary {
 		if row.Error != "" {
 			s.Errors++
 		}
+		s.Reward += row.Reward / float64(len(r.Rows))
 	}
 	return s
 }
@@ -192,9 +194,13 @@ func WriteTable(w io.Writer, summaries []Summary, full bool) error {
 		if !full {
 			lines = lines[:1]
 		}
+		condition := string(s.Condition)
+		if s.Split == dataset.OOD {
+			condition += ", " + string(s.Split)
+		}
 		for _, l := range lines {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%.1f\t[%.1f, %.1f]\t%.1f\t%.1f\t%d\t%.2f\n",
-				s.Name, s.Condition, strings.ReplaceAll(l.Group, "_", " "), l.Strict.N, 100*l.Strict.Value,
+				s.Name, condition, strings.ReplaceAll(l.Group, "_", " "), l.Strict.N, 100*l.Strict.Value,
 				100*l.Strict.Low, 100*l.Strict.High, 100*l.Majority, 100*l.Lenient, l.Invalid, l.Calls)
 		}
 	}

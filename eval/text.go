@@ -84,14 +84,17 @@ func (r Report) WriteText(w io.Writer) error {
 }
 
 // Policy is the last policy, which is put under the controls.
-func (r Report) Policy() string {
-	name := ""
+func (r Report) Policy() string { return r.Plain().Name }
+
+// Plain is what that policy comes to as it is, without lines if there is none.
+func (r Report) Plain() Summary {
+	var last Summary
 	for _, s := range r.Summaries {
 		if s.Condition == Plain && s.Split == dataset.Test {
-			name = s.Name
+			last = s
 		}
 	}
-	return name
+	return last
 }
 
 func (r Report) pairsText(t *table) {
@@ -123,6 +126,8 @@ func (r Report) contrastsText(t *table, section Section, title string) {
 		return
 	}
 	t.head(title, "policy\tcondition\taccuracy\tagainst plain\tHolm p\ttouched\tthere\trescue\tdamage\tcalls\treward")
+	plain := r.Plain()
+	t.row("%s\tplain\t%s\t\t\t\t\t\t\t%.2f\t%.2f", plain.Name, pct(plain.All().Strict), plain.All().Calls, plain.Reward)
 	for _, c := range list {
 		t.row("%s\t%s\t%s\t%s\t%.3g\t%d\t%s\t%s\t%s\t%.2f\t%.2f", c.Policy, words(string(c.Condition)), pct(c.Accuracy), points(c.Pair),
 			c.Holm, c.Touched, points(c.On), pct(c.Rescue), pct(c.Damage), c.Calls, c.Reward)
@@ -149,7 +154,11 @@ func (r Report) gateText(t *table) {
 	}
 	t.head("Gate by question", "condition\tquestions\tn\taccuracy\tagainst gate on\tshown")
 	for _, g := range r.GateGroups {
-		t.row("%s\t%s\t%d\t%s\t%s\t%.0f %%", words(string(g.Condition)), g.Group, g.Accuracy.N, pct(g.Accuracy), points(g.Pair), 100*g.Shown)
+		against := points(g.Pair)
+		if g.Condition == Plain {
+			against = ""
+		}
+		t.row("%s\t%s\t%d\t%s\t%s\t%.0f %%", words(string(g.Condition)), g.Group, g.Accuracy.N, pct(g.Accuracy), against, 100*g.Shown)
 	}
 	if i := r.GateTells; i != nil {
 		t.head("I(gate; answer | template)", "")

@@ -57,7 +57,7 @@ func (s *session) curves() ([]page.Panel, error) {
 			return nil, err
 		}
 		if stage == configs.StageSFT {
-			panels = append(panels, sftPanel(steps))
+			panels = append(panels, sftPanels(steps)...)
 		} else {
 			panels = append(panels, grpoPanels(steps)...)
 		}
@@ -65,7 +65,9 @@ func (s *session) curves() ([]page.Panel, error) {
 	return panels, nil
 }
 
-func sftPanel(steps []trainer.StepRecord) page.Panel {
+// sftPanels show the loss, and the validation loss by itself: beside the loss of
+// the first steps nobody sees whether it is at its plateau.
+func sftPanels(steps []trainer.StepRecord) []page.Panel {
 	loss := series("loss", steps, func(r trainer.StepRecord) float64 { return r.Stats.Loss })
 	validation := page.Line{Name: "validation"}
 	for _, r := range steps {
@@ -73,7 +75,11 @@ func sftPanel(steps []trainer.StepRecord) page.Panel {
 			validation.X, validation.Y = append(validation.X, float64(r.Step)), append(validation.Y, *r.Validation)
 		}
 	}
-	return page.Panel{Title: "SFT", XLabel: "step", YLabel: "nats a loss token", Lines: []page.Line{loss, validation}}
+	panels := []page.Panel{{Title: "SFT", XLabel: "step", YLabel: "nats a loss token", Lines: []page.Line{loss, validation}}}
+	if len(validation.X) > 1 {
+		panels = append(panels, page.Panel{Title: "SFT, validation loss", XLabel: "step", YLabel: "nats a loss token", Lines: []page.Line{validation}})
+	}
+	return panels
 }
 
 // grpoSmooth is over how many steps GRPO's curves are averaged.
