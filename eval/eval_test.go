@@ -195,3 +195,11 @@ func TestLostRolloutsAreMadeAgain(t *testing.T) {
 		}
 	}
 }
+
+func TestControlQuestions(t *testing.T) {
+	for _, c := range []struct{ asked, of, want int }{{0, 500, 200}, {0, 106, 106}, {2000, 2000, 2000}, {2000, 50, 50}, {10, 500, 10}} {
+		if got := (Config{Asked: c.asked}).ControlQuestions(c.of); got != c.want {
+			t.Errorf("control_questions %d of %d questions: %d, want %d", c.asked, c.of, got, c.want)
+		}
+	}
+}

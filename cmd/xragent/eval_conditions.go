@@ -85,8 +85,8 @@ func (x *exam) contender(ctx context.Context, c contender, jobs []eval.Job) erro
 	}
 	for _, j := range jobs {
 		asked := x.splits[j.Split]
-		if j.Condition != eval.Plain && x.cfg.Asked > 0 {
-			asked = asked[:min(x.cfg.Asked, len(asked))]
+		if j.Condition != eval.Plain {
+			asked = asked[:x.cfg.ControlQuestions(len(asked))]
 		}
 		res, err := x.condition(ctx, j, digest, asked)
 		if err != nil {

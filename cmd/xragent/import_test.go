@@ -49,7 +49,7 @@ tools: {deadline: 1h}
 corpus: {samples: 6}
 sft: {max_steps: 1, eval_every: 1, batch_tokens: 1024}
 grpo: {steps: 1, prompts: 2, group_size: 2, max_tokens: 24, score_seconds: 3600}
-eval: {questions: 2, max_tokens: 24}
+eval: {questions: 2, max_tokens: 24, controls: minimal}
 queue: {workers: 0, listen: "127.0.0.1:0"}
 `, dir, base)
 	file := filepath.Join(t.TempDir(), "one.yaml")

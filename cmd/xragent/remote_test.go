@@ -41,7 +41,7 @@ tools: {deadline: 1h}
 `
 	farHere = `
 queue: {workers: 2, slots: 4}
-eval: {questions: 6, max_tokens: 96}
+eval: {questions: 6, max_tokens: 96, controls: minimal}
 web: {listen: ""}
 `
 	farTraining = farHere + `
