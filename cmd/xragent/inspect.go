@@ -59,6 +59,13 @@ func inspectCommand() *cobra.Command {
 			"Exit status 3 when some file could not be read.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if pngDir != "" {
+				var pictures []output
+				for _, path := range args {
+					pictures = append(pictures, output{picturePath(pngDir, path), path})
+				}
+				if err := keepApart(args, pictures); err != nil {
+					return err
+				}
 				if err := os.MkdirAll(pngDir, 0o755); err != nil {
 					return usageError{err}
 				}
@@ -88,7 +95,7 @@ func inspect(path, pngDir string) inspected {
 	row := inspected{File: path}
 	film, err := readFilm(path)
 	if err == nil && pngDir != "" {
-		err = writePNG(filepath.Join(pngDir, filepath.Base(path)+".png"), film)
+		err = writePNG(picturePath(pngDir, path), film)
 	}
 	if err != nil {
 		row.Error, row.Reason = err.Error(), dicom.ReasonOf(err)
@@ -123,6 +130,8 @@ func readFilm(path string) (toolserver.Film, error) {
 	}
 	return toolserver.ReadFilm(data, limits.ImageBytes, limits.ImagePixels)
 }
+
+func picturePath(dir, film string) string { return filepath.Join(dir, filepath.Base(film)+".png") }
 
 func writePNG(path string, film toolserver.Film) error {
 	data, err := film.PNG()

@@ -115,6 +115,9 @@ func measureFiles(w io.Writer, f measureFlags, paths []string) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
+	if err := keepApart(f.files(paths)); err != nil {
+		return err
+	}
 	for _, dir := range []string{f.masks, f.overlay} {
 		if dir != "" {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -295,6 +298,29 @@ func (m *measured) value(x rollout.Measurement) {
 	}
 }
 
+// files lists what is read of films and what is written of them.
+func (f measureFlags) files(paths []string) (inputs []string, outputs []output) {
+	for _, path := range paths {
+		inputs = append(inputs, path)
+		for _, part := range maskParts {
+			if f.masksFrom != "" {
+				inputs = append(inputs, maskPath(f.masksFrom, stem(path), part))
+			}
+			if f.masks != "" {
+				outputs = append(outputs, output{maskPath(f.masks, stem(path), part), path})
+			}
+		}
+		if f.overlay != "" {
+			outputs = append(outputs, output{f.overlayPath(path), path})
+		}
+	}
+	return inputs, outputs
+}
+
+func (f measureFlags) overlayPath(film string) string {
+	return filepath.Join(f.overlay, stem(film)+".png")
+}
+
 func stem(path string) string {
 	base := filepath.Base(path)
 	return strings.TrimSuffix(base, filepath.Ext(base))
@@ -303,10 +329,12 @@ func stem(path string) string {
 // maskParts names the files of masks.
 var maskParts = []string{"right_lung", "left_lung", "heart"}
 
+func maskPath(dir, name, part string) string { return filepath.Join(dir, name+"_"+part+".png") }
+
 func readMasks(dir, name string, size image.Point) (measure.Structures, error) {
 	var masks [3]*image.Alpha
 	for i, part := range maskParts {
-		path := filepath.Join(dir, name+"_"+part+".png")
+		path := maskPath(dir, name, part)
 		film, err := readFilm(path)
 		if err != nil {
 			return measure.Structures{}, fmt.Errorf("%s: %w", path, err)
@@ -330,7 +358,7 @@ func (f measureFlags) write(path string, in measure.Input, row measured) error {
 	if f.masks != "" && s.RightLung != nil {
 		for i, m := range []*image.Alpha{s.RightLung, s.LeftLung, s.Heart} {
 			gray := &image.Gray{Pix: m.Pix, Stride: m.Stride, Rect: m.Rect}
-			if err := encodePNG(filepath.Join(f.masks, stem(path)+"_"+maskParts[i]+".png"), gray); err != nil {
+			if err := encodePNG(maskPath(f.masks, stem(path), maskParts[i]), gray); err != nil {
 				return err
 			}
 		}
@@ -338,7 +366,7 @@ func (f measureFlags) write(path string, in measure.Input, row measured) error {
 	if f.overlay == "" {
 		return nil
 	}
-	return encodePNG(filepath.Join(f.overlay, stem(path)+".png"), toolserver.Overlay(in.Image, s, row.Measurements, row.caption()))
+	return encodePNG(f.overlayPath(path), toolserver.Overlay(in.Image, s, row.Measurements, row.caption()))
 }
 
 func encodePNG(path string, img image.Image) error {

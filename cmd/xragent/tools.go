@@ -195,6 +195,11 @@ func toolsCallCommand() *cobra.Command {
 	cmd.Flags().StringVar(&url, "url", "", "ask the servers on this NATS instead of computing here")
 	cmd.Flags().StringVar(&out, "out", "", "write the returned picture to this PNG file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if out != "" {
+			if err := keepApart(f.images, []output{{out, "the answer"}}); err != nil {
+				return err
+			}
+		}
 		tools, done, err := f.tools(cmd.Context(), url)
 		if err != nil {
 			return err
