@@ -42,7 +42,8 @@ type Pooled struct {
 	Between float64   `json:"between"` // standard deviation between seeds
 	Gains   []float64 `json:"gains"`
 	// Detectable is the mean gain that so many runs, which differ so much, find
-	// with 80 % power: (t of 0.975 + t of 0.80) standard errors.
+	// with 80 % power: (t of 0.975 + t of 0.80) standard errors. It says how well
+	// another such study would fare; that this one found something Low says.
 	Detectable float64 `json:"detectable"`
 }
 
@@ -100,8 +101,7 @@ func (p Pair) variance() float64 {
 
 // Claim says whether the gain may be called an improvement of at least size:
 // enough seeds, a mean of that size, a lower bound and every seed above 0, and
-// no less than what the questions and the runs can detect. It returns the
-// reasons why not.
+// no less than what the questions can detect. It returns the reasons why not.
 func (p Pooled) Claim(size, detectable float64) (ok bool, why []string) {
 	refuse := func(when bool, format string, args ...any) {
 		if when {
@@ -113,6 +113,5 @@ func (p Pooled) Claim(size, detectable float64) (ok bool, why []string) {
 	refuse(p.Low <= 0, "lower bound %.1f points, want more than 0", 100*p.Low)
 	refuse(p.Least <= 0, "one seed gains %.1f points, want more than 0", 100*p.Least)
 	refuse(p.Gain < detectable, "mean gain %.1f points, detectable are %.1f", 100*p.Gain, 100*detectable)
-	refuse(p.Gain < p.Detectable, "mean gain %.1f points, detectable over runs are %.1f", 100*p.Gain, 100*p.Detectable)
 	return why == nil, why
 }

@@ -102,7 +102,7 @@ func Judge(s Spec, outcomes []Outcome) (Table, error) {
 		if t.Claim, err = j.verdict(*s.Claim); err != nil {
 			return t, err
 		}
-		for _, check := range []func(Claim) ([]string, error){j.cutShort, j.collapsed} {
+		for _, check := range []func(Claim) ([]string, error){j.fewRuns, j.cutShort, j.collapsed} {
 			marks, err := check(*s.Claim)
 			if err != nil {
 				return t, err
@@ -398,6 +398,16 @@ func (j judge) verdict(c Claim) (*Verdict, error) {
 	}
 	v.Holds = len(v.Why) == 0
 	return v, nil
+}
+
+// fewRuns marks a claim that so few runs, which differ so much, would often miss.
+func (j judge) fewRuns(c Claim) ([]string, error) {
+	p, ok, err := j.pair(c.Arm, c.Over)
+	if err != nil || !ok || p.Pooled == nil || p.Pooled.Gain >= p.Pooled.Detectable {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%s gains %.1f points over %s, less than the %.1f that %d runs which differ so much find with 80 %% power: more seeds would tell",
+		c.Arm, 100*p.Pooled.Gain, c.Over, 100*p.Pooled.Detectable, p.Pooled.Seeds)}, nil
 }
 
 // cutShort marks a claim whose base still gains by more of the same training:

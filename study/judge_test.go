@@ -167,6 +167,8 @@ func TestMarks(t *testing.T) {
 		{change("rl", 2, func(o *Outcome) { o.Stale = true }), "had others: rl-2:"},
 		{change("rl", 2, func(o *Outcome) { o.Result.Rows[3].Error = "gone" }), "lost and count as wrong: rl-2 (1)"},
 		{change("rl", 2, func(o *Outcome) { o.Program = "neon" }), "different definitions or kernels (, neon)"},
+		// gains of 10.1, 17.8 and 10.3: (4.303 + 1.061) · 4.39 / √3
+		{change("rl", 2, func(o *Outcome) { *o = cell("rl", 2, 1000, 0, 680) }), "rl gains 12.7 points over sft, less than the 13.6 that 3 runs"},
 		{permuted(300), "permuted loses 20.2 points to sft"},
 		{without(believable(), "rl", 3), "2 seeds with every arm"},
 	} {
