@@ -96,7 +96,7 @@ func (a *analysis) contrasts() error {
 }
 
 func contrast(plain, r Result, control Control) (Contrast, error) {
-	plain = plain.first(len(r.Rows))
+	plain = plain.First(len(r.Rows))
 	p, err := Compare(plain, r)
 	if err != nil {
 		return Contrast{}, err
@@ -117,9 +117,9 @@ func contrast(plain, r Result, control Control) (Contrast, error) {
 	return c, nil
 }
 
-// first is the result of the first n questions, in the order in which every
+// First is the result of the first n questions, in the order in which every
 // selection begins.
-func (r Result) first(n int) Result {
+func (r Result) First(n int) Result {
 	if n < len(r.Rows) {
 		r.Rows, r.Questions = r.Rows[:n], ""
 	}

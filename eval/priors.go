@@ -31,7 +31,7 @@ func (r Row) pixels() bool { return r.Need != lookup }
 func (a *analysis) priors(train []dataset.Sample) {
 	plain, _ := a.find(a.last(), Plain)
 	if a.rep.Asked > 0 { // the questions that the controls were asked, so that all lines are of the same
-		plain = plain.first(a.rep.Asked)
+		plain = plain.First(a.rep.Asked)
 	}
 	add := func(name, what string, rows []Row, right func(i int) bool) {
 		p := Prior{Name: name, What: what}

@@ -284,8 +284,7 @@ func (j judge) routing(arm string) (RoutingLine, bool, error) {
 		if !ok {
 			continue
 		}
-		plain := named(o)
-		plain.Rows = plain.Rows[:min(len(plain.Rows), len(off.Rows))]
+		plain := named(o).First(len(off.Rows))
 		p, err := eval.Compare(off, plain)
 		if err != nil {
 			return line, false, fmt.Errorf("study: seed %d: %w", o.Seed, err)

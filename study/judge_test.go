@@ -255,6 +255,36 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// Controls may be asked fewer questions than the arms: those that these begin with.
+func TestControlsOfFewerQuestions(t *testing.T) {
+	var outcomes []Outcome
+	for _, o := range believable() {
+		o = asked(o)
+		o.Result.Questions = fmt.Sprint("all of seed ", o.Seed)
+		if o.Arm == "sft" {
+			off := under(o, eval.ToolsOff, 6)
+			off.Rows, off.Questions = off.Rows[:100], fmt.Sprint("100 of seed ", o.Seed)
+			o.Controls = eval.Results{off}
+		}
+		outcomes = append(outcomes, o)
+	}
+	table, err := Judge(soundSpec(t), outcomes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := table.Controls.Routing; len(r) != 6 || r[1].Wrong.N+r[1].Right.N != 300 || r[1].Rescued.N != 120 {
+		t.Errorf("routing %+v", r)
+	}
+	for i := range outcomes { // of others, they are refused
+		if outcomes[i].Arm == "sft" && outcomes[i].Seed == 2 {
+			outcomes[i].Controls[0].Rows[7].Sample = "another"
+		}
+	}
+	if _, err := Judge(soundSpec(t), outcomes); err == nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("a control of other questions: %v", err)
+	}
+}
+
 // under is an outcome's result under a condition: of every ten questions the
 // first few are right.
 func under(o Outcome, c eval.Condition, right int) eval.Result {
