@@ -33,6 +33,7 @@ func (a *analysis) priors(train []dataset.Sample) {
 	if a.rep.Asked > 0 { // the questions that the controls were asked, so that all lines are of the same
 		plain = plain.First(a.rep.Asked)
 	}
+	a.rep.AsIs = plain.Summarise()
 	add := func(name, what string, rows []Row, right func(i int) bool) {
 		p := Prior{Name: name, What: what}
 		var all, pixels [2]int

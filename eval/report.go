@@ -78,6 +78,7 @@ type Report struct {
 	Source    string    `json:"source"`
 	Questions int       `json:"questions"`
 	Asked     int       `json:"control_questions"`
+	AsIs      Summary   `json:"as_is"` // the policy as it is, on the questions that the controls were asked
 	Test      string    `json:"test"` // digest of the test questions
 	Summaries []Summary `json:"summaries"`
 

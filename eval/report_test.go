@@ -124,7 +124,7 @@ func TestControlsOfFewerQuestions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := rep.Contrasts[0]; c.N != 8 || c.Broken != 4 || rep.Asked != 8 || rep.Questions != 20 {
+	if c := rep.Contrasts[0]; c.N != 8 || c.Broken != 4 || rep.Asked != 8 || rep.Questions != 20 || rep.AsIs.All().Strict.N != 8 {
 		t.Errorf("contrast %+v over %d of %d", c, rep.Asked, rep.Questions)
 	}
 }

@@ -84,17 +84,14 @@ func (r Report) WriteText(w io.Writer) error {
 }
 
 // Policy is the last policy, which is put under the controls.
-func (r Report) Policy() string { return r.Plain().Name }
-
-// Plain is what that policy comes to as it is, without lines if there is none.
-func (r Report) Plain() Summary {
-	var last Summary
+func (r Report) Policy() string {
+	name := ""
 	for _, s := range r.Summaries {
 		if s.Condition == Plain && s.Split == dataset.Test {
-			last = s
+			name = s.Name
 		}
 	}
-	return last
+	return name
 }
 
 func (r Report) pairsText(t *table) {
@@ -126,7 +123,7 @@ func (r Report) contrastsText(t *table, section Section, title string) {
 		return
 	}
 	t.head(title, "policy\tcondition\taccuracy\tagainst plain\tHolm p\ttouched\tthere\trescue\tdamage\tcalls\treward")
-	plain := r.Plain()
+	plain := r.AsIs
 	t.row("%s\tplain\t%s\t\t\t\t\t\t\t%.2f\t%.2f", plain.Name, pct(plain.All().Strict), plain.All().Calls, plain.Reward)
 	for _, c := range list {
 		t.row("%s\t%s\t%s\t%s\t%.3g\t%d\t%s\t%s\t%s\t%.2f\t%.2f", c.Policy, words(string(c.Condition)), pct(c.Accuracy), points(c.Pair),
