@@ -79,7 +79,7 @@ type Report struct {
 	Questions int       `json:"questions"`
 	Asked     int       `json:"control_questions"`
 	AsIs      Summary   `json:"as_is"` // the policy as it is, on the questions that the controls were asked
-	Test      string    `json:"test"` // digest of the test questions
+	Test      string    `json:"test"`  // digest of the test questions
 	Summaries []Summary `json:"summaries"`
 
 	Pairs       []NamedPair  `json:"pairs"` // neighbours in training
