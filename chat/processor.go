@@ -14,6 +14,7 @@ import (
 	_ "image/png"
 	"math"
 
+	"xragent/internal/picture"
 	"xragent/rollout"
 )
 
@@ -119,6 +120,9 @@ func (p Processor) plan(encoded []byte) (size image.Point, grid [3]int, err erro
 		return size, grid, fmt.Errorf("%s image of %d × %d pixels: sides must be 1 to %d and the area at most %d; scale it down first", format, w, h, maxSide, maxSource)
 	case max(w, h) > maxAspect*min(w, h):
 		return size, grid, fmt.Errorf("%s image of %d × %d pixels: the aspect is %d : 1, at most %d : 1 is taken; crop it first", format, w, h, max(w, h)/min(w, h), maxAspect)
+	}
+	if err := picture.Upright(encoded); err != nil {
+		return size, grid, fmt.Errorf("%s image: %w", format, err)
 	}
 	size = p.smartResize(h, w)
 	return size, [3]int{1, size.Y / p.Patch, size.X / p.Patch}, nil

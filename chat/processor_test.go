@@ -56,6 +56,7 @@ func TestProcessRefuses(t *testing.T) {
 		encoded []byte
 		want    string // part of the error
 	}{
+		{"mirrored when shown", append([]byte("\xff\xd8\xff\xe1\x00\x22Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00"), photo.Bytes()[2:]...), "jpeg image: EXIF orientation 2"},
 		{"empty", nil, "give a whole PNG or JPEG file"},
 		{"text", []byte("hello"), "unknown format"},
 		{"truncated PNG", whole[:len(whole)/2], "truncated or damaged"},

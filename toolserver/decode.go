@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"image"
-	"image/draw"
 	_ "image/jpeg" // registers the decoder
 	"image/png"
-	"math/bits"
 
 	"xragent/dataset"
+	"xragent/internal/picture"
 	"xragent/toolserver/dicom"
 )
 
@@ -66,44 +65,14 @@ func decodeGray(file []byte, maxPixels int) (*image.Gray, string, error) {
 	if head.Width < 1 || head.Height < 1 || head.Width > maxPixels/head.Height {
 		return nil, "", fmt.Errorf("%d x %d pixels, limit %d in all (field image_pixels)", head.Width, head.Height, maxPixels)
 	}
+	if err := picture.Upright(file); err != nil {
+		return nil, "", err
+	}
 	img, _, err := image.Decode(bytes.NewReader(file))
 	if err != nil {
 		return nil, "", fmt.Errorf("damaged file: %w; replace it", err)
 	}
-	return toGray(img), format, nil
-}
-
-// toGray returns an image's luminance in 8 bits.
-func toGray(img image.Image) *image.Gray {
-	if g, ok := img.(*image.Gray); ok && g.Rect.Min == (image.Point{}) && g.Stride == g.Rect.Dx() {
-		return g
-	}
-	if g16, ok := img.(*image.Gray16); ok {
-		return fromGray16(g16)
-	}
-	b := img.Bounds()
-	gray := image.NewGray(image.Rect(0, 0, b.Dx(), b.Dy()))
-	draw.Draw(gray, gray.Rect, img, b.Min, draw.Src)
-	return gray
-}
-
-// fromGray16 keeps the eight highest bits in use: detectors of 10 to 14 bits
-// are often stored in the low ones.
-func fromGray16(g *image.Gray16) *image.Gray {
-	b := g.Rect
-	gray := image.NewGray(image.Rect(0, 0, b.Dx(), b.Dy()))
-	used := 8
-	for y := b.Min.Y; y < b.Max.Y; y++ {
-		for x := b.Min.X; x < b.Max.X; x++ {
-			used = max(used, bits.Len16(g.Gray16At(x, y).Y))
-		}
-	}
-	for y := range b.Dy() {
-		for x := range b.Dx() {
-			gray.Pix[y*gray.Stride+x] = uint8(g.Gray16At(b.Min.X+x, b.Min.Y+y).Y >> (used - 8))
-		}
-	}
-	return gray
+	return picture.Grey(img), format, nil
 }
 
 // PNG returns the film as it is displayed, in 8 bits, as a PNG file.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"image"
 	"image/color"
+	"image/jpeg"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +69,19 @@ func TestSixteenBits(t *testing.T) {
 		if err != nil || film.Format != "png" || film.Gray.Pix[0] != 0 || film.Gray.Pix[1] != c.want {
 			t.Errorf("brightest of %#x: %v, %v; want %#x", c.top, film.Gray, err, c.want)
 		}
+	}
+}
+
+// TestTurnedFilmIsRefused holds that a film which only some programs would
+// mirror is measured by none.
+func TestTurnedFilmIsRefused(t *testing.T) {
+	var plain bytes.Buffer
+	if err := jpeg.Encode(&plain, image.NewGray(image.Rect(0, 0, 64, 64)), nil); err != nil {
+		t.Fatal(err)
+	}
+	const exif = "\xff\xd8\xff\xe1\x00\x22Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00"
+	if _, err := ReadFilm(append([]byte(exif), plain.Bytes()[2:]...), 1<<20, 1<<20); err == nil || !strings.Contains(err.Error(), "EXIF orientation 2") {
+		t.Errorf("error %v, want one that names the orientation", err)
 	}
 }
 

@@ -97,7 +97,7 @@ func segmentation(s *Study, in SegmentArgs) (Segmentation, error) {
 		*at = m
 		out.Organs = append(out.Organs, organOf(name, m, v.gray, spacing))
 	}
-	out.PNG, err = picture(Overlay(v.gray, drawn, nil, nil))
+	out.PNG, err = shownPNG(Overlay(v.gray, drawn, nil, nil))
 	return out, err
 }
 
@@ -182,8 +182,8 @@ func parts(m *image.Alpha, least int) int {
 	return count
 }
 
-// picture encodes an image, its longer side at most modelSide pixels.
-func picture(img *image.RGBA) ([]byte, error) {
+// shownPNG encodes an image, its longer side at most modelSide pixels.
+func shownPNG(img *image.RGBA) ([]byte, error) {
 	var file bytes.Buffer
 	if err := (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&file, smaller(img, modelSide)); err != nil {
 		return nil, fmt.Errorf("encode picture: %w", err)
@@ -234,7 +234,7 @@ func processDICOM(s *Study, in DICOMArgs, cfg Config) (processed, error) {
 	if in.Center != nil {
 		gray, m.Shown = windowed(m, *in.Center, *in.Width), "window as asked"
 	}
-	shown, err := picture(Overlay(scaled(gray, modelSide), measure.Structures{}, nil, nil))
+	shown, err := shownPNG(Overlay(scaled(gray, modelSide), measure.Structures{}, nil, nil))
 	return processed{factsText(m), shown}, err
 }
 
@@ -322,7 +322,7 @@ func show(s *Study, in PictureArgs) ([]byte, error) {
 	if in.Title != "" {
 		text = []string{in.Title}
 	}
-	return picture(Overlay(gray, drawn, numbers, text))
+	return shownPNG(Overlay(gray, drawn, numbers, text))
 }
 
 func inverted(g *image.Gray) *image.Gray {

@@ -28,7 +28,6 @@ import (
 
 	"xragent/dataset"
 	"xragent/dataset/phantom"
-	"xragent/toolserver/dicom"
 )
 
 // The names inside a data set's directory.
@@ -57,10 +56,8 @@ func (s *Set) Image(sha string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data set %s: %w", s.Manifest.Name, err)
 	}
-	if dicom.Is(data) {
-		if data, _, err = served(data); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+	if data, _, err = served(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if got := digest(data); got != sha {
 		return nil, fmt.Errorf("%s: file changed since it was read: sha256 is %.12s, was %.12s: start the run again", path, got, sha)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/color"
 	"image/jpeg"
 	"image/png"
 	"os"
@@ -142,6 +143,7 @@ func userSet(t *testing.T, rows ...string) string {
 			t.Fatal(err)
 		}
 	}
+	write("turned.jpg", append([]byte("\xff\xd8\xff\xe1\x00\x22Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00\x00\x00\x00\x00"), j.Bytes()[2:]...))
 	write("a.png", p.Bytes())
 	write("b.jpg", j.Bytes())
 	write("strip.png", strip.Bytes())
@@ -208,6 +210,44 @@ func TestReadDICOM(t *testing.T) {
 	}
 }
 
+// TestReadDeepGrey holds that a film of 12 bits in 16 is served as it is
+// displayed, in 8: an engine would show the file as it is white.
+func TestReadDeepGrey(t *testing.T) {
+	deep := image.NewGray16(image.Rect(0, 0, 30, 20))
+	deep.SetGray16(0, 0, color.Gray16{Y: 4095})
+	deep.SetGray16(1, 0, color.Gray16{Y: 2048})
+	var file bytes.Buffer
+	if err := png.Encode(&file, deep); err != nil {
+		t.Fatal(err)
+	}
+	dir := userSet(t, row("a.png", "deep.png"))
+	if err := os.WriteFile(filepath.Join(dir, "deep.png"), file.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, err := Read(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := set.Samples[0].Prompt.Images[0]
+	data, err := set.Image(about.SHA256)
+	if err != nil || about.Width != 30 || about.Height != 20 {
+		t.Fatalf("%+v: %v", about, err)
+	}
+	img, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grey, ok := img.(*image.Gray); !ok || !bytes.Equal(grey.Pix[:3], []byte{255, 128, 0}) {
+		t.Errorf("served %T, want 8-bit grey of 255, 128, 0", img)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "deep.png"), file.Bytes()[:file.Len()-20], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "deep.png: damaged or truncated") {
+		t.Errorf("cut film: %v", err)
+	}
+}
+
 func TestReadNamesWhatIsWrong(t *testing.T) {
 	choice := []string{`"binary"`, `"multiple_choice"`, `"images"`, `"options":["x","y"],"images"`}
 	for _, c := range []struct {
@@ -224,6 +264,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		{"missing image", []string{row("a.png", "gone.png")}, []string{"row 1", "field prompt.images", "gone.png: no such file", "correct the path"}},
 		{"truncated PNG", []string{row(), row(`"id":"1"`, `"id":"2"`, "a.png", "cut.png")}, []string{"row 2", "cut.png: damaged or truncated png", "copy the file again"}},
 		{"not an image", []string{row("a.png", "text.png")}, []string{"text.png: not a PNG, JPEG or DICOM"}},
+		{"turned when shown", []string{row("a.png", "turned.jpg")}, []string{"row 1", "turned.jpg: EXIF orientation 6", "save the picture"}},
 		{"outside the directory", []string{row("a.png", "../a.png")}, []string{"leads out of the data set"}},
 		{"no image file", []string{row(`"path":"a.png"`, `"view":"PA"`)}, []string{"images[0]", "neither path nor sha256"}},
 		{"wrong hash", []string{row(`"path":`, `"sha256":"abc","path":`)}, []string{"sha256 is abc", "correct the hash"}},

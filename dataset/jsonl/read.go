@@ -7,8 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/color"
 	_ "image/jpeg" // users' films
-	_ "image/png"
+	"image/png"
 	"io"
 	"io/fs"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"xragent/dataset"
+	"xragent/internal/picture"
 	"xragent/rollout"
 	"xragent/toolserver/dicom"
 )
@@ -235,8 +237,7 @@ func fileOf(img dataset.Image) string {
 }
 
 // loaded is what is known of an image file. sha is the content's that the data
-// set serves; source, the file's. They differ for DICOM, of which only the
-// displayed pixels are served.
+// set serves; source, the file's. They differ where [served] makes a picture.
 type loaded struct {
 	path, sha, source string
 	about             dataset.Image
@@ -274,7 +275,7 @@ func load(dir, name string) loaded {
 	}
 	l.source = digest(data)
 	if dicom.Is(data) {
-		return l.readDICOM(data)
+		return l.serve(data)
 	}
 	l.sha = l.source
 	cfg, format, err := image.DecodeConfig(bytes.NewReader(data))
@@ -285,6 +286,10 @@ func load(dir, name string) loaded {
 		l.err = fmt.Errorf("%s: %d × %d pixels, at most %d: make it smaller", l.path, cfg.Width, cfg.Height, maxPixels)
 	case max(cfg.Width, cfg.Height) > maxAspect*min(cfg.Width, cfg.Height):
 		l.err = fmt.Errorf("%s: %d × %d pixels, sides may differ by %d times: cut it", l.path, cfg.Width, cfg.Height, maxAspect)
+	case picture.Upright(data) != nil:
+		l.err = fmt.Errorf("%s: %w", l.path, picture.Upright(data))
+	case cfg.ColorModel == color.Gray16Model:
+		return l.serve(data)
 	case filepath.Base(name) != l.sha+".png":
 		if _, _, err := image.Decode(bytes.NewReader(data)); err != nil {
 			l.err = fmt.Errorf("%s: damaged or truncated %s of %d bytes: %w: copy the file again", l.path, format, len(data), err)
@@ -294,7 +299,8 @@ func load(dir, name string) loaded {
 	return l
 }
 
-func (l loaded) readDICOM(data []byte) loaded {
+// serve replaces a file by what the data set serves of it.
+func (l loaded) serve(data []byte) loaded {
 	film, about, err := served(data)
 	if err != nil {
 		l.err = fmt.Errorf("%s: %w", l.path, err)
@@ -303,15 +309,34 @@ func (l loaded) readDICOM(data []byte) loaded {
 	return l
 }
 
-// served returns what the data set serves of a DICOM file, a PNG, with what the
-// file says of it.
+// served returns what the data set serves of a file, with what the file says of
+// it: of DICOM and of 16-bit grey a PNG of 8 bits as it is displayed, so that a
+// policy, an engine and the tools see one film (Pillow, which engines use,
+// clips 16 bits at 255); of others the file.
 func served(data []byte) ([]byte, dataset.Image, error) {
+	if !dicom.Is(data) {
+		return servedPicture(data)
+	}
 	m, err := dicom.Decode(data, dicom.Limits{Bytes: maxImage, Pixels: maxPixels})
 	if err != nil {
 		return nil, dataset.Image{}, err
 	}
 	film, err := m.PNG()
 	return film, m.About(), err
+}
+
+func servedPicture(data []byte) ([]byte, dataset.Image, error) {
+	cfg, _, err := image.DecodeConfig(bytes.NewReader(data))
+	if err != nil || cfg.ColorModel != color.Gray16Model {
+		return data, dataset.Image{}, nil // whoever decodes it says what is wrong
+	}
+	img, _, err := image.Decode(bytes.NewReader(data))
+	if err != nil {
+		return nil, dataset.Image{}, fmt.Errorf("damaged or truncated picture of 16 bits: %w: copy the file again", err)
+	}
+	var b bytes.Buffer
+	err = png.Encode(&b, picture.Grey(img))
+	return b.Bytes(), dataset.Image{Width: cfg.Width, Height: cfg.Height}, err
 }
 
 func readBounded(path string) ([]byte, error) {

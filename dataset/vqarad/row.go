@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"xragent/dataset"
+	"xragent/internal/picture"
 )
 
 const (
@@ -212,6 +213,9 @@ func load(path string) (dataset.Image, error) {
 	cfg, _, err := image.DecodeConfig(bytes.NewReader(data))
 	if err == nil && cfg.Width*cfg.Height > maxPixels {
 		return img, fmt.Errorf("%s: %d × %d pixels, at most %d", path, cfg.Width, cfg.Height, maxPixels)
+	}
+	if err := picture.Upright(data); err != nil {
+		return img, fmt.Errorf("%s: %w", path, err)
 	}
 	if err == nil {
 		_, _, err = image.Decode(bytes.NewReader(data))

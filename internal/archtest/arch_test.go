@@ -34,7 +34,7 @@ type layer struct {
 // argued in docs/adr.
 var layers = []layer{
 	{packages: []string{"dataset", "rollout", "trainer/advantage", "trainer/loss"}, std: true},
-	{packages: []string{"internal/simd"}, third: []string{"golang.org/x/sys", "gonum.org/v1/gonum"}},
+	{packages: []string{"internal/simd", "internal/picture"}, third: []string{"golang.org/x/sys", "gonum.org/v1/gonum"}},
 	{packages: []string{"trainer/coordinator", "trainer/batch", "reward", "chat", "dataset/phantom",
 		"toolserver/dicom", "toolserver/segment", "toolserver/measure", "toolserver/masks"},
 		third: []string{"github.com/dlclark/regexp2", "github.com/ardanlabs/jinja", "golang.org/x/image", "golang.org/x/text"}},
