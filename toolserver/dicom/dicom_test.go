@@ -240,11 +240,13 @@ func TestRefusals(t *testing.T) {
 		{"empty", NotDICOM, "DICM", nil},
 		{"CT", NotRadiograph, "CT", file(field{tagModality, "CS", "CT"})},
 		{"ultrasound", NotRadiograph, "US", file(field{tagModality, "CS", "US"})},
+		{"no defined modality", NotRadiograph, "of another kind", file(field{tagModality, "CS", "SMITH JANE"})},
 		{"CT by class", NotRadiograph, "CT", file(field{tagModality, "CS", "OT"}, field{tagSOPClass, "UI", "1.2.840.10008.5.1.4.1.1.2"})},
 		{"no pixels", NoPixels, "no pixel data", file(field{tagPixels, "", nil})},
 		{"cut in the pixels", Truncated, "needs 16 bytes", whole[:len(whole)-3]},
 		{"cut before the pixels", Truncated, "truncated", whole[:magicAt+80]},
 		{"too few pixels", Truncated, "8 bytes of pixels", file(field{tagPixels, "OW", []int{1, 2, 3, 4}})},
+		{"another film's size", Damaged, "16 bytes of pixels, 4 x 1 need 8", file(number(tagRows, 1))},
 		{"frames", Frames, "3 frames", file(field{tagFrames, "IS", "3"})},
 		{"absurd size", TooLarge, "65535 x 65535", file(number(tagRows, 65535), number(tagColumns, 65535))},
 		{"no rows", Damaged, "rows", file(number(tagRows, 0))},
@@ -295,7 +297,7 @@ func TestNothingIdentifies(t *testing.T) {
 	if text := fmt.Sprintf("%+v", m); strings.Contains(text, "SMITH") || strings.Contains(text, "JANE") {
 		t.Errorf("a name leaves the reader: %s", text)
 	}
-	for _, f := range [][]field{{{tagPhotometric, "CS", secret}}, {{tagFrames, "IS", secret}}, {{tagAllocated, "US", []int{32}}}} {
+	for _, f := range [][]field{{{tagPhotometric, "CS", secret}}, {{tagModality, "CS", "SMITH JANE"}}, {{tagFrames, "IS", secret}}, {{tagAllocated, "US", []int{32}}}} {
 		_, err := Decode(file(append(private, f...)...), DefaultLimits)
 		if err != nil && strings.Contains(err.Error(), "SMITH") {
 			t.Errorf("an error quotes a name: %v", err)

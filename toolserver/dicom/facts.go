@@ -116,6 +116,11 @@ func viewByWord(w string) View {
 // say nothing, and are left to the view check.
 var modalities = []string{"", "CR", "DX", "DR", "RG", "OT", "SC"}
 
+// otherModalities are defined terms (PS3.3 C.7.3.1.1.1); what else stands there
+// could be anything, and does not leave.
+var otherModalities = []string{"CT", "MR", "US", "XA", "RF", "NM", "PT", "MG", "IO", "PX", "BMD", "ES", "XC", "GM", "SM", "OP", "OPT", "OCT", "IVUS", "IVOCT",
+	"ECG", "EPS", "HD", "DOC", "SR", "SEG", "PR", "KO", "REG", "RTIMAGE", "RTSTRUCT", "RTDOSE", "RTPLAN", "AU", "ANN", "M3D"}
+
 // sopClasses that are none, for files whose modality says nothing.
 var sopClasses = map[string]string{
 	"2": "CT", "2.1": "CT", "4": "MR", "4.1": "MR", "6.1": "US", "3.1": "US", "12.1": "XA", "12.2": "RF", "20": "NM", "128": "PT",
@@ -129,6 +134,9 @@ func radiograph(modality, sopClass string) error {
 	}
 	if slices.Contains(modalities, modality) {
 		return nil
+	}
+	if !slices.Contains(otherModalities, modality) {
+		modality = "of another kind"
 	}
 	return refuse(NotRadiograph, "modality %s is not a projection radiograph: give CR or DX images", modality)
 }

@@ -143,8 +143,11 @@ func (f *frame) decode(h *header) (stored, error) {
 
 func (f *frame) decodeNative(h *header) (stored, error) {
 	n := f.rows * f.columns
-	if want := n * f.samples * f.allocated / 8; len(f.data) < want {
+	switch want := n * f.samples * f.allocated / 8; {
+	case len(f.data) < want:
 		return stored{}, refuse(Truncated, "%d bytes of pixels, %d x %d need %d: the file is truncated, copy it again", len(f.data), f.columns, f.rows, want)
+	case len(f.data) >= 2*want: // less is padding
+		return stored{}, refuse(Damaged, "%d bytes of pixels, %d x %d need %d: rows and columns are not those of the pixels", len(f.data), f.columns, f.rows, want)
 	}
 	out := make([]int32, n)
 	switch {
