@@ -75,9 +75,9 @@ func mcpSchema(s *jsonschema.Schema, images bool) *jsonschema.Schema {
 	if c.Properties == nil {
 		c.Properties = map[string]*jsonschema.Schema{}
 	}
-	most := maxImages
+	least, most := 1, maxImages
 	c.Properties[imagesName] = &jsonschema.Schema{
-		Type: "array", Items: &jsonschema.Schema{Type: "string"}, MaxItems: &most,
+		Type: "array", Items: &jsonschema.Schema{Type: "string"}, MinItems: &least, MaxItems: &most,
 		Description: "the study: PNG, JPEG or DICOM files, by name or as data: URLs in base64",
 	}
 	c.PropertyOrder = append(slices.Clone(c.PropertyOrder), imagesName)
@@ -144,12 +144,17 @@ func (d *mcpDoor) study(looks bool, raw json.RawMessage) (args json.RawMessage, 
 		raw = json.RawMessage("{}")
 	}
 	fields := map[string]json.RawMessage{}
-	if json.Unmarshal(raw, &fields) != nil || !looks || fields[imagesName] == nil {
+	switch {
+	case json.Unmarshal(raw, &fields) != nil || !looks:
 		return raw, d.o.Images, d.o.Meta, nil // and the tool's own check refuses what is no object
+	case fields[imagesName] == nil && len(d.o.Images) > 0:
+		return raw, d.o.Images, d.o.Meta, nil
+	case fields[imagesName] == nil:
+		return nil, nil, nil, argumentErrorf("%s: none is given; name a file, or send a data: URL in base64", imagesName)
 	}
 	var names []string
-	if err := json.Unmarshal(fields[imagesName], &names); err != nil || len(names) > maxImages {
-		return nil, nil, nil, argumentErrorf("%s: want an array of at most %d strings", imagesName, maxImages)
+	if err := json.Unmarshal(fields[imagesName], &names); err != nil || len(names) < 1 || len(names) > maxImages {
+		return nil, nil, nil, argumentErrorf("%s: want an array of 1 to %d strings", imagesName, maxImages)
 	}
 	for i, name := range names {
 		file, err := d.open(name)

@@ -104,10 +104,11 @@ func parseArguments[In any](schema *jsonschema.Resolved, args json.RawMessage) (
 		return in, argumentErrorf("arguments have %d bytes, limit %d", len(args), maxArguments)
 	}
 	var value map[string]any
-	if err := json.Unmarshal(args, &value); err != nil || value == nil {
+	err := json.Unmarshal(args, &value)
+	if tooLarge := new(json.UnmarshalTypeError); value == nil || err != nil && !errors.As(err, &tooLarge) {
 		return in, argumentErrorf("arguments are not a JSON object; want %s", shape(schema.Schema()))
 	}
-	if err := schema.Validate(value); err != nil {
+	if err != nil || schema.Validate(value) != nil { // err: a number such as 1e999
 		return in, argumentErrorf("arguments do not fit; want %s", shape(schema.Schema()))
 	}
 	dec := json.NewDecoder(bytes.NewReader(args))
