@@ -138,7 +138,7 @@ func writePNG(path string, film toolserver.Film) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, data, 0o644)
+	return writeFile(path, data)
 }
 
 // printJSON writes one object a line.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"image"
@@ -370,15 +371,11 @@ func (f measureFlags) write(path string, in measure.Input, row measured) error {
 }
 
 func encodePNG(path string, img image.Image) error {
-	file, err := os.Create(path)
-	if err != nil {
+	var file bytes.Buffer
+	if err := png.Encode(&file, img); err != nil {
 		return err
 	}
-	if err := png.Encode(file, img); err != nil {
-		_ = file.Close()
-		return err
-	}
-	return file.Close()
+	return writeFile(path, file.Bytes())
 }
 
 // caption says in a few lines what was measured and decided.

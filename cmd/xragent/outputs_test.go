@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -54,5 +56,36 @@ func TestOutputsAreKeptApart(t *testing.T) {
 	}
 	if _, err := os.Stat(out); err == nil {
 		t.Error("a folder was made for what was refused")
+	}
+}
+
+// A file is replaced as a whole or not at all, and what is no file stays what it
+// is.
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	path, pipe := filepath.Join(dir, "out.png"), filepath.Join(dir, "pipe")
+	if err := writeFile(path, []byte("old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path+".partial", 0o755); err != nil { // as little can be written as on a disk that is full
+		t.Fatal(err)
+	}
+	if err := writeFile(path, []byte("new")); err == nil {
+		t.Error("no error where nothing can be written")
+	}
+	if now, err := os.ReadFile(path); err != nil || string(now) != "old" {
+		t.Errorf("after a failure: %q, %v; want what was there", now, err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	go func() { wrote <- writeFile(pipe, []byte("through")) }()
+	read, err := os.ReadFile(pipe)
+	if err := errors.Join(err, <-wrote); err != nil || string(read) != "through" {
+		t.Errorf("a pipe got %q, %v", read, err)
+	}
+	if info, err := os.Stat(pipe); err != nil || info.Mode().IsRegular() {
+		t.Errorf("the pipe was replaced (%v)", err)
 	}
 }

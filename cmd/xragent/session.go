@@ -218,8 +218,12 @@ func (s *session) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// writeFile replaces a small file as a whole.
+// writeFile replaces a small file as a whole. What is no file, a terminal or a
+// pipe, is written to.
 func writeFile(path string, data []byte) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return os.WriteFile(path, data, 0o644)
+	}
 	aside := path + ".partial"
 	f, err := os.Create(aside)
 	if err != nil {

@@ -272,7 +272,7 @@ func callTool(cmd *cobra.Command, tools loop.Tools, args []string, images [][]by
 	if obs.PNG == nil || out == "" {
 		return nil
 	}
-	return os.WriteFile(out, obs.PNG, 0o644)
+	return writeFile(out, obs.PNG)
 }
 
 func toolsServeCommand() *cobra.Command {
@@ -372,7 +372,7 @@ func readBelow(root *os.Root, dir, name string) ([]byte, error) {
 		err = acceptImage(info)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; name a file below --root", err)
 	}
 	return root.ReadFile(name)
 }

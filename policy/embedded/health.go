@@ -135,7 +135,12 @@ func (l *Learner) writeRepro(ctx context.Context, path string, reason error, b b
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(path, data, 0o644)
+	aside := path + ".partial" // a disk that is full leaves no half of a step
+	if err := os.WriteFile(aside, data, 0o644); err != nil {
+		_ = os.Remove(aside)
+		return err
+	}
+	return os.Rename(aside, path)
 }
 
 // ReadRepro reads what a learner kept of a step that broke.
