@@ -32,12 +32,10 @@ func (s *Server) storedMasks(v *view, meta dataset.Image) bool {
 	if s.maskPath(meta) == "" || meta.Domain == "phantom" {
 		return false
 	}
-	set, found, err := s.masks.Find(meta.Path, v.gray.Rect.Size())
+	set, found, err := FindMasks(s.masks, meta.Path, v.gray.Rect.Size())
 	switch {
 	case err != nil:
 		v.failed = err.Error()
-	case found && set.Quality < leastQuality: // never of a NaN
-		v.failed = fmt.Sprintf("stored masks of quality %.2f (reverse classification accuracy), want %.2f or more", set.Quality, leastQuality)
 	case found:
 		nan := math.NaN()
 		v.masks = &segment.Masks{RightLung: set.RightLung, LeftLung: set.LeftLung, Heart: set.Heart,
@@ -45,6 +43,16 @@ func (s *Server) storedMasks(v *view, meta dataset.Image) bool {
 		v.masks.Contrast = segment.Contrast(v.gray, *v.masks)
 	}
 	return found || err != nil
+}
+
+// FindMasks returns the masks of an image that a source holds, and whether it
+// holds any. Ones of too low a quality are an error.
+func FindMasks(src MaskSource, path string, size image.Point) (set masks.Set, found bool, err error) {
+	set, found, err = src.Find(path, size)
+	if err == nil && found && set.Quality < leastQuality { // never of a NaN
+		err = fmt.Errorf("stored masks of quality %.2f (reverse classification accuracy), want %.2f or more", set.Quality, leastQuality)
+	}
+	return set, found, err
 }
 
 // maskPath is what an image's stored masks go by; "" when none are stored.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -20,6 +21,7 @@ import (
 	"xragent/rollout"
 	"xragent/toolserver"
 	"xragent/toolserver/backend"
+	"xragent/toolserver/masks"
 	"xragent/toolserver/measure"
 	"xragent/toolserver/segment"
 )
@@ -72,18 +74,20 @@ func measureCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "measure FILE...", Short: "Measure radiographs (DICOM, PNG, JPEG), and say which numbers are valid", Args: cobra.MinimumNArgs(1),
 		Long: "Measure radiographs, and say which numbers may be shown and why others may not.\n" +
-			"Lungs and heart are found by the embedded network, or read with --masks-from DIR (NAME_right_lung.png, NAME_left_lung.png,\n" +
-			"NAME_heart.png); synthetic films need --phantom. A model server (learner/model_server.py) is asked for a second look with\n" +
+			"Lungs and heart are found by the embedded network, or read with --masks-from, a CheXmask CSV file or a folder\n" +
+			"with NAME_right_lung.png, NAME_left_lung.png, NAME_heart.png; synthetic films need --phantom. A model server (learner/model_server.py) is asked for a second look with\n" +
 			"--server URL, and for the masks themselves with --network remote as well.\n" +
 			"No number is a clinical claim. Exit status 3 when some file could not be measured.",
-		RunE: func(cmd *cobra.Command, args []string) error { return measureFiles(cmd.OutOrStdout(), f, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return measureFiles(cmd.Context(), cmd.OutOrStdout(), f, args)
+		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.asJSON, "json", false, "one JSON object a line")
 	flags.StringVar(&f.variant, "ctr", measure.ColumnExtent, "the cardiothoracic ratio's variant: "+strings.Join(measure.Variants, ", "))
 	flags.StringVar(&f.gate, "gate", string(measure.AllOrNothing), "all_or_nothing or per_measurement")
 	flags.StringVar(&f.view, "view", "", "the films' view where a file does not say: PA, AP, LATERAL or OTHER")
-	flags.StringVar(&f.masksFrom, "masks-from", "", "read masks from this folder")
+	flags.StringVar(&f.masksFrom, "masks-from", "", "read masks from this folder, or from a CheXmask CSV file")
 	flags.StringVar(&f.network, "network", "", "weights of another network, none, or remote (see --server); default: the embedded one")
 	flags.StringVar(&f.server.URL, "server", "", "URL of a server that segments")
 	flags.StringVar(&f.server.KeyEnv, "server-key-env", "", "environment variable that holds its bearer token")
@@ -112,11 +116,34 @@ func (f measureFlags) validate() error {
 	return nil
 }
 
-func measureFiles(w io.Writer, f measureFlags, paths []string) error {
+// A measurer measures films, one after the other.
+type measurer struct {
+	measureFlags
+	by     segment.Segmenter     // nil: none
+	stored toolserver.MaskSource // nil: masks are found
+}
+
+func (f measureFlags) open() (m measurer, err error) {
+	m.measureFlags = f
+	if f.masksFrom != "" {
+		if m.stored, err = toolserver.OpenMasks(f.masksFrom); err != nil {
+			return m, usageError{fmt.Errorf("measure: --masks-from: %w", err)}
+		}
+		return m, nil
+	}
+	m.by, err = f.segmenter()
+	return m, err
+}
+
+func measureFiles(ctx context.Context, w io.Writer, f measureFlags, paths []string) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
 	if err := keepApart(f.files(paths)); err != nil {
+		return err
+	}
+	m, err := f.open()
+	if err != nil {
 		return err
 	}
 	for _, dir := range []string{f.masks, f.overlay} {
@@ -126,44 +153,61 @@ func measureFiles(w io.Writer, f measureFlags, paths []string) error {
 			}
 		}
 	}
-	by, err := f.segmenter()
-	if err != nil {
-		return err
-	}
-	rows := make([]measured, len(paths))
+	return m.all(ctx, w, paths)
+}
+
+// all measures files until it is interrupted. A JSON line is written as soon as
+// its film is measured; a table is as wide as its widest row.
+func (m measurer) all(ctx context.Context, w io.Writer, paths []string) error {
+	var rows []measured
 	failed := 0
-	for i, path := range paths {
-		if rows[i] = f.measure(path, by); rows[i].Error != "" {
+	for _, path := range paths {
+		if ctx.Err() != nil {
+			break
+		}
+		row := m.measure(path)
+		if row.Error != "" {
 			failed++
 		}
+		if rows = append(rows, row); !m.asJSON {
+			continue
+		}
+		if err := printJSON(w, rows[len(rows)-1:]); err != nil {
+			return err
+		}
 	}
-	if err := printMeasured(w, rows, f.asJSON); err != nil {
-		return err
+	if !m.asJSON {
+		if err := printMeasured(w, rows); err != nil {
+			return err
+		}
 	}
-	if failed > 0 {
+	switch {
+	case len(rows) < len(paths):
+		return fmt.Errorf("measure: %d of %d files measured: %w", len(rows), len(paths), ctx.Err())
+	case failed > 0:
 		return partlyError{failed, len(paths)}
 	}
 	return nil
 }
 
 // measure measures one file; what goes wrong stands in the row.
-func (f measureFlags) measure(path string, by segment.Segmenter) measured {
-	row := measured{File: path, CTRVariant: f.variant, Shown: []string{}, Reasons: []measuredReason{}}
+func (m measurer) measure(path string) measured {
+	row := measured{File: path, CTRVariant: m.variant, Shown: []string{}, Reasons: []measuredReason{}}
 	film, err := readFilm(path)
 	if err != nil {
 		row.Error = err.Error()
 		return row
 	}
-	in := measure.Input{Image: film.Gray, Meta: f.about(film), CTR: f.variant}
-	if err := f.find(&in, path, by); err != nil {
+	in := measure.Input{Image: film.Gray, Meta: m.about(film), CTR: m.variant}
+	if err := m.find(&in, path); err != nil {
 		row.Error = err.Error()
 		return row
 	}
-	row.fill(in, measure.Assess(in, measure.Preset(f.gate)))
+	row.fill(in, measure.Assess(in, measure.Preset(m.gate)))
 	if d := film.DICOM; d != nil && d.View != "" { // the gate may know better: another body part, stored mirrored
 		row.View, row.ViewSource = string(d.View), d.ViewFrom
 	}
-	if err := f.write(path, in, row); err != nil {
+	if err := m.write(path, in, row); err != nil {
 		row.Error = err.Error()
 	}
 	return row
@@ -183,27 +227,38 @@ func (f measureFlags) about(film toolserver.Film) dataset.Image {
 }
 
 // find fills in masks: stored ones, or those that a segmenter finds; nil: none.
-func (f measureFlags) find(in *measure.Input, path string, by segment.Segmenter) error {
-	if f.masksFrom != "" {
-		s, err := readMasks(f.masksFrom, stem(path), in.Image.Rect.Size())
-		in.Structures, in.InDomain = &s, true
-		return err
+func (m measurer) find(in *measure.Input, path string) error {
+	if m.stored != nil {
+		return m.take(in, path)
 	}
-	if by == nil {
+	if m.by == nil {
 		return nil
 	}
 	in.InDomain = true
-	m, second, err := toolserver.SegmentTwice(by, in.Image)
+	found, second, err := toolserver.SegmentTwice(m.by, in.Image)
 	switch {
 	case toolserver.ServerFailed(err):
 		return err
 	case err != nil:
 		in.Failed = err.Error()
-	case f.phantom:
-		in.Masks = measure.Masks(m)
+	case m.phantom:
+		in.Masks = measure.Masks(found)
 	default:
-		in.Structures, in.Second = toolserver.StructuresOf(&m), toolserver.StructuresOf(second)
+		in.Structures, in.Second = toolserver.StructuresOf(&found), toolserver.StructuresOf(second)
 	}
+	return nil
+}
+
+// take fills in masks that are stored.
+func (m measurer) take(in *measure.Input, path string) error {
+	set, found, err := toolserver.FindMasks(m.stored, path, in.Image.Rect.Size())
+	if err == nil && !found {
+		err = fmt.Errorf("%s has none: want %s and so on, or a row of it", m.masksFrom, filepath.Base(maskPath("", stem(path), masks.Parts[0])))
+	}
+	if err != nil {
+		return fmt.Errorf("masks: %w", err)
+	}
+	in.Structures, in.InDomain = &measure.Structures{RightLung: set.RightLung, LeftLung: set.LeftLung, Heart: set.Heart}, true
 	return nil
 }
 
@@ -301,9 +356,12 @@ func (m *measured) value(x rollout.Measurement) {
 
 // files lists what is read of films and what is written of them.
 func (f measureFlags) files(paths []string) (inputs []string, outputs []output) {
+	if f.masksFrom != "" {
+		inputs = append(inputs, f.masksFrom)
+	}
 	for _, path := range paths {
 		inputs = append(inputs, path)
-		for _, part := range maskParts {
+		for _, part := range masks.Parts {
 			if f.masksFrom != "" {
 				inputs = append(inputs, maskPath(f.masksFrom, stem(path), part))
 			}
@@ -327,31 +385,7 @@ func stem(path string) string {
 	return strings.TrimSuffix(base, filepath.Ext(base))
 }
 
-// maskParts names the files of masks.
-var maskParts = []string{"right_lung", "left_lung", "heart"}
-
 func maskPath(dir, name, part string) string { return filepath.Join(dir, name+"_"+part+".png") }
-
-func readMasks(dir, name string, size image.Point) (measure.Structures, error) {
-	var masks [3]*image.Alpha
-	for i, part := range maskParts {
-		path := maskPath(dir, name, part)
-		film, err := readFilm(path)
-		if err != nil {
-			return measure.Structures{}, fmt.Errorf("%s: %w", path, err)
-		}
-		if got := film.Gray.Rect.Size(); got != size {
-			return measure.Structures{}, fmt.Errorf("%s: mask of %v pixels, the film has %v: give masks of the film's size", path, got, size)
-		}
-		masks[i] = image.NewAlpha(film.Gray.Rect)
-		for j, v := range film.Gray.Pix {
-			if v >= 128 {
-				masks[i].Pix[j] = 255
-			}
-		}
-	}
-	return measure.Structures{RightLung: masks[0], LeftLung: masks[1], Heart: masks[2]}, nil
-}
 
 // write writes masks and the overlay where they are wanted.
 func (f measureFlags) write(path string, in measure.Input, row measured) error {
@@ -359,7 +393,7 @@ func (f measureFlags) write(path string, in measure.Input, row measured) error {
 	if f.masks != "" && s.RightLung != nil {
 		for i, m := range []*image.Alpha{s.RightLung, s.LeftLung, s.Heart} {
 			gray := &image.Gray{Pix: m.Pix, Stride: m.Stride, Rect: m.Rect}
-			if err := encodePNG(maskPath(f.masks, stem(path), maskParts[i]), gray); err != nil {
+			if err := encodePNG(maskPath(f.masks, stem(path), masks.Parts[i]), gray); err != nil {
 				return err
 			}
 		}
@@ -399,10 +433,7 @@ func (m measured) caption() []string {
 	return lines
 }
 
-func printMeasured(w io.Writer, rows []measured, asJSON bool) error {
-	if asJSON {
-		return printJSON(w, rows)
-	}
+func printMeasured(w io.Writer, rows []measured) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "file\tview\tctr\tln asymmetry\tshift\tshown\twithheld by")
 	for _, r := range rows {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"image"
 	"image/png"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"xragent/dataset/phantom"
 	"xragent/rollout"
+	"xragent/toolserver/measure"
 )
 
 // plainFilm writes the first sound frontal phantom and returns its path and its
@@ -170,5 +173,28 @@ func TestViewFromPixels(t *testing.T) {
 		if got := viewFromPixels(b); got != tt.want {
 			t.Errorf("%+v: %q", tt, got)
 		}
+	}
+}
+
+// stopAfter cancels a context once something has been written.
+type stopAfter struct {
+	bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (s *stopAfter) Write(p []byte) (int, error) {
+	s.cancel()
+	return s.Buffer.Write(p)
+}
+
+// An interrupt keeps the films that are measured, and says how many are not.
+func TestMeasureInterrupted(t *testing.T) {
+	film, _ := plainFilm(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &stopAfter{cancel: cancel}
+	f := measureFlags{asJSON: true, variant: measure.ColumnExtent, gate: string(measure.AllOrNothing), network: "none"}
+	err := measureFiles(ctx, out, f, []string{film, film, film})
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 of 3 files") || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("error %v, printed %q; want one line, and how many of the files it is", err, out.String())
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"image"
 	"image/png"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -111,8 +112,9 @@ func Encode(m *image.Alpha) string {
 	return strings.TrimSuffix(b.String(), " ")
 }
 
-// PNG reads a mask from a PNG file: what is at least half white is inside. A
-// palette counts by its colours, a 16-bit file by its high byte.
+// PNG reads a mask from a PNG file: what is at least half white is inside, and
+// of a darker file of two levels, 0 and 1 for example, the upper one. A palette
+// counts by its colours.
 func PNG(file []byte, size image.Point) (*image.Alpha, error) {
 	head, err := png.DecodeConfig(bytes.NewReader(file))
 	if err != nil {
@@ -128,33 +130,51 @@ func PNG(file []byte, size image.Point) (*image.Alpha, error) {
 	if err != nil {
 		return nil, fmt.Errorf("damaged PNG file: %w", err)
 	}
+	levels := brightness(img)
+	least, err := inside(levels)
+	if err != nil {
+		return nil, err
+	}
 	m := image.NewAlpha(image.Rectangle{Max: size})
-	if !threshold(m, img) {
-		return nil, ErrEmpty
+	for i, v := range levels {
+		if v >= least {
+			m.Pix[i] = 255
+		}
 	}
 	return m, nil
 }
 
-// threshold fills m and reports whether it holds a pixel.
-func threshold(m *image.Alpha, img image.Image) (any bool) {
+const halfWhite = 0x8000
+
+// inside returns the level from which on a pixel is inside.
+func inside(levels []uint16) (least uint16, err error) {
+	brightest := slices.Max(levels)
+	switch {
+	case brightest >= halfWhite:
+		return halfWhite, nil
+	case brightest == 0:
+		return 0, ErrEmpty
+	case !slices.Contains(levels, 0) || slices.ContainsFunc(levels, func(v uint16) bool { return v != 0 && v != brightest }):
+		return 0, fmt.Errorf("nothing in it is half white (brightest %.4f of 1) and its levels are not two: want 0 outside and 255 inside", float64(brightest)/0xffff)
+	}
+	return brightest, nil
+}
+
+// brightness returns each pixel's strongest colour in 16 bits, row by row.
+func brightness(img image.Image) []uint16 {
 	b := img.Bounds()
+	levels := make([]uint16, b.Dx()*b.Dy())
 	if g, ok := img.(*image.Gray); ok { // as most are: the same, faster
 		for i, v := range g.Pix {
-			if v >= 128 {
-				m.Pix[i], any = 255, true
-			}
+			levels[i] = uint16(v) * 0x101
 		}
-		return any
+		return levels
 	}
-	for y := range b.Dy() {
-		for x := range b.Dx() {
-			r, g, bl, _ := img.At(b.Min.X+x, b.Min.Y+y).RGBA()
-			if max(r, g, bl) >= 0x8000 {
-				m.Pix[y*m.Stride+x], any = 255, true
-			}
-		}
+	for i := range levels {
+		r, g, bl, _ := img.At(b.Min.X+i%b.Dx(), b.Min.Y+i/b.Dx()).RGBA()
+		levels[i] = uint16(max(r, g, bl))
 	}
-	return any
+	return levels
 }
 
 // NoQuality is the quality of masks of which nothing is said.

@@ -85,13 +85,17 @@ func TestPNG(t *testing.T) {
 	deep.SetGray16(2, 0, color.Gray16{Y: 0x9000})
 	colours := image.NewPaletted(image.Rect(0, 0, 3, 1), color.Palette{color.Black, color.RGBA{R: 255, A: 255}})
 	colours.Pix = []uint8{1, 0, 0}
-	for want, img := range map[string]image.Image{"[0 255 255]": gray, "[0 0 255]": deep, "[255 0 0]": colours} {
+	ones := image.NewGray(image.Rect(0, 0, 3, 1))
+	ones.Pix = []uint8{1, 1, 0}
+	for want, img := range map[string]image.Image{"[0 255 255]": gray, "[0 0 255]": deep, "[255 0 0]": colours, "[255 255 0]": ones} {
 		m, err := PNG(encoded(t, img), image.Pt(3, 1))
 		if err != nil || fmt.Sprint(m.Pix) != want {
 			t.Errorf("%v, %v, want %s", m, err, want)
 		}
 	}
 	file := encoded(t, gray)
+	labels, full := image.NewGray(gray.Rect), image.NewGray(gray.Rect)
+	labels.Pix, full.Pix = []uint8{0, 1, 2}, []uint8{1, 1, 1}
 	for name, tt := range map[string]struct {
 		file []byte
 		size image.Point
@@ -100,6 +104,8 @@ func TestPNG(t *testing.T) {
 		"another size": {file, image.Pt(3, 2), "3 x 1 pixels, the image has 3 x 2"},
 		"no PNG":       {[]byte("x"), image.Pt(3, 1), "not a PNG"},
 		"cut short":    {file[:len(file)-20], image.Pt(3, 1), "damaged"},
+		"labels":       {encoded(t, labels), image.Pt(3, 1), "want 0 outside and 255 inside"},
+		"one dim tone": {encoded(t, full), image.Pt(3, 1), "want 0 outside and 255 inside"},
 		"empty":        {encoded(t, image.NewGray(gray.Rect)), image.Pt(3, 1), "empty"},
 	} {
 		if _, err := PNG(tt.file, tt.size); err == nil || !strings.Contains(err.Error(), tt.want) {
