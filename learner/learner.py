@@ -15,6 +15,7 @@ One process on one device. Not here yet: several devices (FSDP2 under torchrun),
 """
 
 import argparse
+import collections
 import contextlib
 import hashlib
 import io
@@ -113,11 +114,26 @@ def opened(encoded):
 
 
 class Images:
-    """Encoded images by content, and the processor that makes patches of them."""
+    """Encoded images by content, and the processor that makes patches of them. Of images that the batch at hand
+    does not need, at most limit bytes are kept, those used last; the client sends what is missing."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, limit):
         self.processor = AutoImageProcessor.from_pretrained(folder)
-        self.encoded = {}
+        self.limit, self.bytes = limit, 0
+        self.encoded, self.wanted = collections.OrderedDict(), set()
+
+    def missing(self, wanted):
+        """Which of the images of the batch that comes next have to be sent."""
+        self.wanted = set(wanted)
+        for sha in self.wanted & self.encoded.keys():
+            self.encoded.move_to_end(sha)
+        return sorted(self.wanted - self.encoded.keys())
+
+    def add(self, sha, encoded):
+        self.bytes += len(encoded) - len(self.encoded.pop(sha, b""))
+        self.encoded[sha] = encoded
+        while self.bytes > self.limit and (oldest := next(iter(self.encoded))) not in self.wanted:
+            self.bytes -= len(self.encoded.pop(oldest))
 
     def hash(self):
         """Equals chat.Processor.Hash of the same configuration."""
@@ -153,7 +169,7 @@ class Learner:
         self.config = self.model.config
         if args.checkpointing:
             self.model.gradient_checkpointing_enable()
-        self.images, self.folders, self.tokenizer = Images(args.model), [], None
+        self.images, self.folders, self.tokenizer = Images(args.model, args.image_bytes), [], None
         self.peft = None
         if args.lora_rank:
             from peft import LoraConfig, get_peft_model
@@ -461,7 +477,7 @@ class Requests(BaseHTTPRequestHandler):
             sha = hashlib.sha256(body).hexdigest()
             if sha != path.rpartition("/")[2]:
                 raise Refused(f"image {path.rpartition('/')[2][:12]} has digest {sha[:12]}")
-            l.images.encoded[sha] = body
+            l.images.add(sha, body)
             return {}
         if path == "/v1/step":
             steps = int(urllib.parse.parse_qs(url.query)["steps"][0])
@@ -472,7 +488,7 @@ class Requests(BaseHTTPRequestHandler):
         if path == "/v1/encode":
             return l.encode(ask["conversations"])
         if path == "/v1/missing":
-            return dict(missing=sorted(set(ask["images"]) - l.images.encoded.keys()))
+            return dict(missing=l.images.missing(ask["images"]))
         if path == "/v1/save":
             return l.save(ask["dir"])
         if path == "/v1/load":
@@ -514,6 +530,7 @@ def main():
     p.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="of the forward pass; weights stay float32")
     p.add_argument("--attention", default="sdpa")
     p.add_argument("--micro-tokens", type=int, default=8192, help="padded tokens of one forward pass")
+    p.add_argument("--image-bytes", type=int, default=2 << 30, help="encoded images that are kept between batches")
     p.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     p.add_argument("--checkpointing", action="store_true", help="recompute activations in the backward pass")
     args = p.parse_args()

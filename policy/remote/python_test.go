@@ -101,22 +101,7 @@ func dial(t *testing.T, url string, blobs stored) *Learner {
 // with behaviour log-probs around what an untrained model gives.
 func goldenBatch(t *testing.T, blobs stored) batch.Batch {
 	t.Helper()
-	film := image.NewGray(image.Rect(0, 0, 150, 140))
-	for i := range film.Pix {
-		film.Pix[i] = uint8(i * i >> 5)
-	}
-	var w bytes.Buffer
-	if err := png.Encode(&w, film); err != nil {
-		t.Fatal(err)
-	}
-	sha, err := blobs.put(context.Background(), w.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	use, err := chat.Small.Use(w.Bytes(), sha)
-	if err != nil {
-		t.Fatal(err)
-	}
+	use := goldenImage(t, blobs, 5)
 	var b batch.Batch
 	for i := range 4 {
 		r := batch.Row{ID: fmt.Sprint("row", i), Advantage: float64(i%3) - 1}
@@ -141,6 +126,27 @@ func goldenBatch(t *testing.T, blobs stored) batch.Batch {
 	return b
 }
 
+func goldenImage(t *testing.T, blobs stored, pattern int) rollout.ImageUse {
+	t.Helper()
+	film := image.NewGray(image.Rect(0, 0, 150, 140))
+	for i := range film.Pix {
+		film.Pix[i] = uint8(i * i >> pattern)
+	}
+	var w bytes.Buffer
+	if err := png.Encode(&w, film); err != nil {
+		t.Fatal(err)
+	}
+	sha, err := blobs.put(context.Background(), w.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	use, err := chat.Small.Use(w.Bytes(), sha)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return use
+}
+
 func TestPythonConformance(t *testing.T) {
 	blobs := stored{}
 	b := goldenBatch(t, blobs)
@@ -148,6 +154,32 @@ func TestPythonConformance(t *testing.T) {
 		New:   func(t *testing.T) trainer.Learner { return dial(t, startPython(t), blobs) },
 		Batch: b, LR: 1e-2,
 	})
+}
+
+// The learner keeps images within its bound and those of the batch at hand
+// beyond it, and asks again for what it has let go.
+func TestPythonImagesAreBounded(t *testing.T) {
+	blobs, sent := stored{}, 0
+	a, b := goldenBatch(t, blobs), goldenBatch(t, blobs)
+	other := goldenImage(t, blobs, 7)
+	for i := range b.Rows {
+		if b.Rows[i].Images != nil {
+			b.Rows[i].Images = []rollout.ImageUse{other}
+		}
+	}
+	both := goldenBatch(t, blobs)
+	both.Rows[0].Images = b.Rows[0].Images
+	l := dial(t, startPython(t, "--image-bytes", "1"), blobs)
+	l.opts.Images = func(ctx context.Context, sha string) ([]byte, error) { sent++; return blobs.get(ctx, sha) }
+	o := batch.Objective{Kind: "sft", LR: 1e-3, MaxNorm: 1, Weight: batch.Adam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-8}}
+	for i, step := range []struct {
+		b    batch.Batch
+		want int
+	}{{a, 1}, {a, 1}, {b, 2}, {both, 3}, {both, 3}, {a, 3}} {
+		if _, err := l.Step(context.Background(), step.b, o); err != nil || sent != step.want {
+			t.Fatalf("step %d: %d images sent, want %d: %v", i+1, sent, step.want, err)
+		}
+	}
 }
 
 // The Python learner and the embedded one are the same function: the same
