@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
 	"xragent/eval"
@@ -232,6 +233,11 @@ func (v *view) drawCalibration() {
 		points = append(points, point{X: f.Key, Y: f.Given, Y0: f.Given, Y1: f.Given, Size: 2.5 + min(5, float64(f.N)/25), Colour: colours[f.Condition],
 			Title: fmt.Sprintf("%s, %s: %q is right in %.0f %%, given in %.0f %% of %d", words(f.Condition), f.Template, f.Answer, 100*f.Key, 100*f.Given, f.N)})
 	}
-	v.Prior = disperse(scatter{XLabel: "share of questions where the answer is right", YLabel: "share where it is given",
-		Legend: []legend{{"plain", colour(0)}, {"text only", colour(4)}}}, points, true)
+	shown := scatter{XLabel: "share of questions where the answer is right", YLabel: "share where it is given"}
+	for _, c := range []eval.Condition{eval.Plain, eval.TextOnly} {
+		if slices.ContainsFunc(v.Calibration, func(f eval.Frequency) bool { return f.Condition == c }) {
+			shown.Legend = append(shown.Legend, legend{words(c), colours[c]})
+		}
+	}
+	v.Prior = disperse(shown, points, true)
 }
