@@ -21,6 +21,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/semaphore"
 
 	"xragent/dataset"
 	"xragent/rollout"
@@ -210,6 +211,7 @@ func dataURL(url string, limit int) ([]byte, error) {
 // The bounds of MCP over HTTP.
 const (
 	maxMCPCalls   = 16               // at a time; more are answered 503
+	maxMCPBodies  = 2                // of the largest size, in all calls together: each is held several times over
 	headerTimeout = 10 * time.Second // for a request's header to arrive
 	bodyTimeout   = 2 * time.Minute  // for all of it
 	drainTimeout  = 10 * time.Second // for answers on their way when the server ends
@@ -223,7 +225,7 @@ func MCPHandler(s *Server, m *mcp.Server, token string) http.Handler {
 		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true,
 		MaxRequestBodyBytes: s.maxMessage(),
 	})
-	h = atMost(maxMCPCalls, h)
+	h = atMost(maxMCPCalls, maxMCPBodies*s.maxMessage(), s.maxMessage(), h)
 	if token != "" {
 		h = auth.RequireBearerToken(bears(token), &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h)
 	}
@@ -255,19 +257,32 @@ func bears(token string) auth.TokenVerifier {
 	}
 }
 
-// atMost passes on n requests at a time and refuses the rest at once.
-func atMost(n int, next http.Handler) http.Handler {
-	slots := make(chan struct{}, n)
+// atMost passes on n requests at a time, of so many bytes in all, and refuses
+// the rest at once. One that does not say its length counts as the longest.
+func atMost(n, bytes, longest int64, next http.Handler) http.Handler {
+	slots, room := semaphore.NewWeighted(n), semaphore.NewWeighted(bytes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-			next.ServeHTTP(w, r)
-		default:
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("%d requests pending", n), http.StatusServiceUnavailable)
+		size := min(r.ContentLength, longest)
+		if size < 0 {
+			size = longest
 		}
+		if !slots.TryAcquire(1) {
+			busy(w, fmt.Sprintf("%d requests pending", n))
+			return
+		}
+		defer slots.Release(1)
+		if !room.TryAcquire(size) {
+			busy(w, fmt.Sprintf("requests of %d bytes pending: name files below --root, or send fewer at a time", bytes))
+			return
+		}
+		defer room.Release(size)
+		next.ServeHTTP(w, r)
 	})
+}
+
+func busy(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, why, http.StatusServiceUnavailable)
 }
 
 // ListenMCP opens an address for [ServeMCP]. One that others can reach needs a

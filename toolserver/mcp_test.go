@@ -315,3 +315,37 @@ func TestPythonClient(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// TestBodiesAreBounded holds that requests at work hold so many bytes in all, and
+// that one without a length counts as the longest.
+func TestBodiesAreBounded(t *testing.T) {
+	t.Parallel()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	h := atMost(9, 10, 8, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-leave
+	}))
+	send := func(length int64) int {
+		r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+		r.ContentLength = length
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, first := range []int64{8, 20, -1} { // each takes 8 of the 10
+		done := make(chan int)
+		go func() { done <- send(first) }()
+		<-entered
+		if code := send(3); code != http.StatusServiceUnavailable {
+			t.Errorf("beside %d bytes: status %d for 3 more, want 503", first, code)
+		}
+		go func() { done <- send(2) }()
+		<-entered
+		for range 2 {
+			leave <- struct{}{}
+			if code := <-done; code != http.StatusOK {
+				t.Errorf("status %d for what fits", code)
+			}
+		}
+	}
+}
