@@ -46,11 +46,31 @@ type Image struct {
 	Width     int     `json:"width"`
 	Height    int     `json:"height"`
 	View      string  `json:"view,omitempty"`       // PA, AP, LATERAL, OTHER (none of them, or no chest) or "" when unknown
-	ViewFrom  string  `json:"view_from,omitempty"`  // label, a DICOM file's tag (view_position, ...) or "" when unknown
+	ViewFrom  string  `json:"view_from,omitempty"`  // label, or a DICOM file's tag (view_position, ...), which also stands without a view where it cannot be read as one
 	AgeYears  float64 `json:"age_years,omitempty"`  // 0 when unknown
 	SpacingMM float64 `json:"spacing_mm,omitempty"` // 0 when unknown
 	SquarePx  bool    `json:"square_px"`            // pixels are square by provenance
 	Domain    string  `json:"domain,omitempty"`     // "phantom", "radiograph": see segmenters
+}
+
+// Completed fills in what i leaves open from what the image's file says. What is
+// stated of a film goes before its file, but for what speaks against measuring
+// it: a lateral or other view, and the lower age.
+func (i Image) Completed(file Image) Image {
+	if i.View == "" || file.View == "LATERAL" || file.View == "OTHER" {
+		i.View, i.ViewFrom = file.View, file.ViewFrom
+	}
+	if i.AgeYears == 0 || file.AgeYears > 0 && file.AgeYears < i.AgeYears {
+		i.AgeYears = file.AgeYears
+	}
+	if i.SpacingMM == 0 {
+		i.SpacingMM = file.SpacingMM
+	}
+	if i.Domain == "" {
+		i.Domain = file.Domain
+	}
+	i.SquarePx = i.SquarePx || file.SquarePx
+	return i
 }
 
 // A Prompt is everything that the policy and the tools may know of a sample.

@@ -44,3 +44,26 @@ func TestValidateRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestCompleted holds that what is stated of a film goes before its file, but for
+// what speaks against measuring it.
+func TestCompleted(t *testing.T) {
+	file := Image{View: "PA", ViewFrom: "view_position", AgeYears: 60, SpacingMM: 0.2, SquarePx: true, Domain: "radiograph"}
+	if got := (Image{}).Completed(file); got != file {
+		t.Errorf("nothing stated: %+v", got)
+	}
+	own := Image{View: "AP", ViewFrom: "label", AgeYears: 50, SpacingMM: 0.1, Domain: "phantom"}
+	want := own
+	want.SquarePx = true
+	if got := own.Completed(file); got != want {
+		t.Errorf("all stated: %+v, want %+v", got, want)
+	}
+	for _, against := range []Image{{View: "LATERAL", ViewFrom: "view_position"}, {View: "OTHER", ViewFrom: "patient_orientation"}} {
+		if got := own.Completed(against); got.View != against.View || got.ViewFrom != against.ViewFrom {
+			t.Errorf("stated AP, the file is %s: %+v", against.View, got)
+		}
+	}
+	if got := own.Completed(Image{AgeYears: 5}); got.AgeYears != 5 || got.View != "AP" {
+		t.Errorf("stated 50 years, the file says 5: %+v", got)
+	}
+}

@@ -46,18 +46,6 @@ func TestDICOMThroughTheDoor(t *testing.T) {
 	}
 }
 
-// TestTagsCompleteTheSample holds that a sample's own facts stand before a file's.
-func TestTagsCompleteTheSample(t *testing.T) {
-	file := dataset.Image{View: "LATERAL", ViewFrom: "view_position", AgeYears: 6, SpacingMM: 0.2, SquarePx: true}
-	if got := completed(dataset.Image{}, file); got != file {
-		t.Errorf("empty sample: %+v", got)
-	}
-	own := dataset.Image{View: "PA", ViewFrom: "label", AgeYears: 60, SpacingMM: 0.1}
-	if got := completed(own, file); got.View != "PA" || got.ViewFrom != "label" || got.AgeYears != 60 || got.SpacingMM != 0.1 || !got.SquarePx {
-		t.Errorf("full sample: %+v", got)
-	}
-}
-
 func TestSixteenBits(t *testing.T) {
 	for _, c := range []struct {
 		top  uint16

@@ -122,7 +122,7 @@ func (st *Study) imagesFor(n int) ([]backend.Image, error) {
 		if err := (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&file, scaled(v.gray, modelSide)); err != nil {
 			return nil, fmt.Errorf("encode image %d: %w", i, err)
 		}
-		out = append(out, backend.Image{PNG: file.Bytes(), View: completed(st.meta[i-1], v.about).View})
+		out = append(out, backend.Image{PNG: file.Bytes(), View: st.meta[i-1].Completed(v.about).View})
 	}
 	return out, nil
 }

@@ -369,7 +369,7 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 		if err != nil {
 			return rollout.Bundle{}, err
 		}
-		in := measure.Input{Image: v.gray, Meta: completed(st.meta[i], v.about), Failed: v.failed, InDomain: v.stored || st.server.segmenter(v.domain) != nil}
+		in := measure.Input{Image: v.gray, Meta: st.meta[i].Completed(v.about), Failed: v.failed, InDomain: v.stored || st.server.segmenter(v.domain) != nil}
 		switch m := v.masks; {
 		case m != nil && v.domain == "phantom":
 			in.Masks = measure.Masks(*m)
@@ -387,21 +387,6 @@ func (st *Study) measure(preset measure.Preset) (rollout.Bundle, error) {
 	}
 	kept.Image = -1
 	return kept, nil
-}
-
-// completed fills in what a sample leaves open from what the image's file says.
-func completed(m, file dataset.Image) dataset.Image {
-	if m.View == "" {
-		m.View, m.ViewFrom = file.View, file.ViewFrom
-	}
-	if m.AgeYears == 0 {
-		m.AgeYears = file.AgeYears
-	}
-	if m.SpacingMM == 0 {
-		m.SpacingMM = file.SpacingMM
-	}
-	m.SquarePx = m.SquarePx || file.SquarePx
-	return m
 }
 
 func anyAdmitted(b rollout.Bundle) bool {

@@ -83,7 +83,7 @@ func segmentation(s *Study, in SegmentArgs) (Segmentation, error) {
 	if v.masks == nil {
 		return Segmentation{}, fmt.Errorf("no masks: %s", v.noMasks())
 	}
-	spacing := completed(s.meta[max(in.Image, 1)-1], v.about).SpacingMM
+	spacing := s.meta[max(in.Image, 1)-1].Completed(v.about).SpacingMM
 	var drawn measure.Structures
 	var out Segmentation
 	for _, name := range wanted {
@@ -312,7 +312,7 @@ func show(s *Study, in PictureArgs) ([]byte, error) {
 	}
 	var numbers []measure.Number
 	if in.Lines {
-		numbers = measure.Numbers(all, measure.ColumnExtent, completed(s.meta[max(in.Image, 1)-1], v.about))
+		numbers = measure.Numbers(all, measure.ColumnExtent, s.meta[max(in.Image, 1)-1].Completed(v.about))
 	}
 	gray := v.gray
 	if in.Invert {

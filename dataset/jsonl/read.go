@@ -220,7 +220,7 @@ func (s *Set) fill(path string, seen map[string]*loaded) error {
 				return fmt.Errorf("%s: row %d: field prompt.images[%d].sha256 is %.12s, the file %s has %.12s: restore the file or correct the hash",
 					path, i+1, j, img.SHA256, fileOf(*img), got.source)
 			}
-			complete(img, got.about)
+			*img = img.Completed(got.about)
 			img.SHA256, img.Width, img.Height = got.sha, got.about.Width, got.about.Height
 			s.files[got.sha] = got.path
 		}
@@ -242,23 +242,6 @@ type loaded struct {
 	path, sha, source string
 	about             dataset.Image
 	err               error
-}
-
-// complete fills in what the row leaves open from what a DICOM file says.
-func complete(img *dataset.Image, about dataset.Image) {
-	if img.View == "" {
-		img.View, img.ViewFrom = about.View, about.ViewFrom
-	}
-	if img.AgeYears == 0 {
-		img.AgeYears = about.AgeYears
-	}
-	if img.SpacingMM == 0 {
-		img.SpacingMM = about.SpacingMM
-	}
-	if img.Domain == "" {
-		img.Domain = about.Domain
-	}
-	img.SquarePx = img.SquarePx || about.SquarePx
 }
 
 // load reads and decodes an image, so that a truncated file is found now and

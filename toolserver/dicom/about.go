@@ -23,8 +23,8 @@ func (m *Image) About() dataset.Image {
 	if !slices.Contains(chestParts, m.BodyPart) {
 		a.View, a.ViewFrom = string(Other), "body_part"
 	}
-	if m.Mirrored {
-		a.View, a.ViewFrom = string(Other), "patient_orientation"
+	if m.Against != Unknown {
+		a.View, a.ViewFrom = string(m.Against), "patient_orientation"
 	}
 	return a
 }

@@ -43,6 +43,7 @@ type Image struct {
 	ViewFrom string // view_position, view_code, protocol_name or "" when unknown
 	AgeYears float64
 	Mirrored bool // rows run to the patient's right, as the file says; nothing is flipped
+	Against  View // Other or Lateral where the patient's orientation speaks against an upright frontal film
 	BurntIn  Risk
 	Spacing  Spacing
 
@@ -136,6 +137,7 @@ func (m *Image) describe(h *header) error {
 	m.View, m.ViewFrom = viewOf(h)
 	m.AgeYears = age(h.text(tagAge))
 	m.Mirrored = strings.HasPrefix(strings.ToUpper(h.text(tagOrientation)), "R")
+	m.Against = against(h.text(tagOrientation))
 	m.BurntIn = burntIn(h.term(tagBurntIn))
 	m.Spacing = spacingOf(h)
 	return nil

@@ -153,7 +153,14 @@ func TestView(t *testing.T) {
 		{[]field{code("x", "left lateral")}, Lateral, "view_code"},
 		{[]field{code("x", "y"), protocol("Chest P.A. erect")}, PA, "protocol_name"},
 		{[]field{protocol("Thorax ap bed")}, AP, "protocol_name"},
-		{[]field{protocol("CHEST PA + LAT")}, Unknown, ""},
+		{[]field{protocol("CHEST PA + LAT")}, Unknown, "protocol_name"},
+		{[]field{position(`LAT\PA`), protocol("CHEST")}, Unknown, "view_position"},
+		{[]field{position("PA/LAT"), protocol("CHEST AP")}, AP, "protocol_name"},
+		{[]field{position("XTABLE LATERAL")}, Lateral, "view_position"},
+		{[]field{position("AXIAL")}, Other, "view_position"},
+		{[]field{position("FRONTAL")}, Unknown, ""},
+		{[]field{protocol("CHEST LEFT LATERAL DECUBITUS AP")}, Other, "protocol_name"},
+		{[]field{protocol("RIBS RAO")}, Other, "protocol_name"},
 		{[]field{protocol("CHEST DECUBITUS")}, Other, "protocol_name"},
 		{[]field{protocol("PAPER")}, Unknown, ""},
 	} {
@@ -188,7 +195,7 @@ func TestSpacing(t *testing.T) {
 }
 
 func TestFacts(t *testing.T) {
-	for s, want := range map[string]float64{"058Y": 58, "006M": 0.5, "095Y": 90, "": 0, "Y": 0, "abcY": 0, "058": 0, "014D": 14 / 365.25} {
+	for s, want := range map[string]float64{"058Y": 58, "006M": 0.5, "095Y": 90, "000Y": 1 / 365.25, "005y": 5, "1.5Y": 1.5, "005X": 0, "NaNY": 0, "": 0, "Y": 0, "abcY": 0, "058": 0, "014D": 14 / 365.25} {
 		m := mustDecode(t, file(field{tagAge, "AS", s}))
 		if math.Abs(m.AgeYears-want) > 1e-9 {
 			t.Errorf("age %q: %v, want %v", s, m.AgeYears, want)
@@ -215,6 +222,9 @@ func TestAbout(t *testing.T) {
 		{[]field{view}, "PA", "view_position", 0},
 		{[]field{view, {tagBodyPart, "CS", "HAND"}}, "OTHER", "body_part", 0},
 		{[]field{view, {tagOrientation, "CS", `R\F`}}, "OTHER", "patient_orientation", 0},
+		{[]field{view, {tagOrientation, "CS", `L\H`}}, "OTHER", "patient_orientation", 0},
+		{[]field{view, {tagOrientation, "CS", `A\F`}}, "LATERAL", "patient_orientation", 0},
+		{[]field{view, {tagOrientation, "CS", `LP\F`}}, "PA", "view_position", 0},
 		{[]field{view, {tagOrientation, "CS", `L\F`}, {tagPixelSpacing, "DS", `0.2\0.2`}}, "PA", "view_position", 0.2},
 		{[]field{view, {tagPixelSpacing, "DS", `0.2\0.1`}}, "PA", "view_position", 0},
 	} {

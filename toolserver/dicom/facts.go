@@ -21,36 +21,31 @@ const (
 )
 
 // viewOf reads the view from the view position, else from the view's code, else
-// from the protocol's name, and says which.
+// from the protocol's name, and says which. Where none of them can be read as a
+// view it names the first that speaks of several: what may be a lateral film is
+// no film without a view.
 func viewOf(h *header) (View, string) {
-	if v := viewByPosition(h.term(tagViewPosition)); v != Unknown {
-		return v, "view_position"
+	code, doubt := h.item(tagViewCode), ""
+	if code == nil {
+		code = &header{}
 	}
-	if code := h.item(tagViewCode); code != nil {
-		if v := viewByCode(code.text(tagCode)); v != Unknown {
-			return v, "view_code"
+	for _, s := range []struct{ from, code, words string }{
+		{"view_position", "", h.text(tagViewPosition)},
+		{"view_code", code.text(tagCode), code.text(tagCodeMeaning)},
+		{"protocol_name", "", h.text(tagProtocol)},
+	} {
+		v, several := viewByWords(s.words)
+		if c := viewByCode(s.code); c != Unknown {
+			v = c
 		}
-		if v := viewByWords(code.text(tagCodeMeaning)); v != Unknown {
-			return v, "view_code"
+		if v != Unknown {
+			return v, s.from
+		}
+		if several && doubt == "" {
+			doubt = s.from
 		}
 	}
-	if v := viewByWords(h.text(tagProtocol)); v != Unknown {
-		return v, "protocol_name"
-	}
-	return Unknown, ""
-}
-
-// viewByPosition knows the terms of PS3.3 C.8.1.1.2 and common others.
-func viewByPosition(term string) View {
-	switch term {
-	case "PA", "AP":
-		return View(term)
-	case "LL", "RL", "LAT", "LATERAL", "LLAT", "RLAT":
-		return Lateral
-	case "RLD", "LLD", "RLO", "LLO", "RAO", "LAO", "RPO", "LPO":
-		return Other
-	}
-	return Unknown
+	return Unknown, doubt
 }
 
 // viewByCode knows the codes of context group 4010 (SNOMED CT, and its older
@@ -67,24 +62,29 @@ func viewByCode(code string) View {
 	return Unknown
 }
 
-// viewByWords looks for a view's words in free text; two different ones leave
-// it unknown.
-func viewByWords(text string) View {
+// viewByWords looks for a view's words in text. Of several views a decubitus or
+// an oblique one goes before the others, which describe it; else they leave it
+// unknown.
+func viewByWords(text string) (v View, several bool) {
 	words := strings.FieldsFunc(strings.ToUpper(text), func(r rune) bool { return !unicode.IsLetter(r) })
 	for i, w := range words[:max(len(words)-1, 0)] {
 		words[i] = joined(w, words[i+1])
 	}
-	found := Unknown
+	found := map[View]bool{}
 	for _, w := range words {
-		v := viewByWord(w)
-		if v != Unknown && found != Unknown && v != found {
-			return Unknown
-		}
-		if v != Unknown {
-			found = v
-		}
+		found[viewByWord(w)] = true
 	}
-	return found
+	delete(found, Unknown)
+	switch {
+	case found[Other]:
+		return Other, false
+	case len(found) > 1:
+		return Unknown, true
+	}
+	for v := range found {
+		return v, false
+	}
+	return Unknown, false
 }
 
 // joined reads the two-word forms, "P A" and "POSTERO ANTERIOR", as one.
@@ -98,15 +98,34 @@ func joined(a, b string) string {
 	return a
 }
 
+// viewByWord knows the terms of PS3.3 C.8.1.1.2 and common others.
 func viewByWord(w string) View {
-	switch {
-	case w == "PA" || w == "POSTEROANTERIOR":
+	switch w {
+	case "PA", "POSTEROANTERIOR":
 		return PA
-	case w == "AP" || w == "ANTEROPOSTERIOR":
+	case "AP", "ANTEROPOSTERIOR":
 		return AP
-	case w == "LAT" || w == "LATERAL" || w == "LL" || w == "RL":
+	case "LL", "RL", "LAT", "LATERAL", "LLAT", "RLAT", "XTABLE", "CROSSTABLE":
 		return Lateral
-	case strings.HasPrefix(w, "DECUB") || w == "OBLIQUE":
+	case "RLD", "LLD", "RLO", "LLO", "RAO", "LAO", "RPO", "LPO", "LDECUB", "RDECUB", "OBLIQUE", "OBL", "AXIAL", "LORDOTIC", "TANGENTIAL", "SWIMMERS":
+		return Other
+	}
+	if strings.HasPrefix(w, "DECUB") {
+		return Other
+	}
+	return Unknown
+}
+
+// against reads the patient's orientation, the directions of rows and columns
+// (PS3.3 C.7.6.1.1.1), where it speaks against a frontal film with the patient's
+// left at its right: Other for one that is mirrored or upside down, Lateral for
+// rows that run from front to back.
+func against(orientation string) View {
+	rows, columns, _ := strings.Cut(strings.ToUpper(orientation), `\`)
+	switch {
+	case strings.HasPrefix(rows, "A") || strings.HasPrefix(rows, "P"):
+		return Lateral
+	case strings.HasPrefix(rows, "R") || strings.HasPrefix(columns, "H"):
 		return Other
 	}
 	return Unknown
@@ -156,17 +175,19 @@ func bodyPart(term string) string {
 // oldest is the age from which on ages identify, and are cut.
 const oldest = 90
 
-// age reads an age string, nnnD, nnnW, nnnM or nnnY, in years; 0 when unknown.
+// age reads an age string, nnnD, nnnW, nnnM or nnnY, in years; 0 when unknown. A
+// newborn is a day old: 0 of a unit is an age too.
 func age(s string) float64 {
+	const year = 365.25
 	if len(s) < 2 {
 		return 0
 	}
-	n, err := strconv.Atoi(s[:len(s)-1])
-	if err != nil || n < 0 || n > 999 {
+	n, err := strconv.ParseFloat(s[:len(s)-1], 64)
+	days := map[byte]float64{'D': 1, 'W': 7, 'M': year / 12, 'Y': year}[s[len(s)-1]&^0x20]
+	if err != nil || days == 0 || !(n >= 0 && n <= 999) {
 		return 0
 	}
-	days := map[byte]float64{'D': 1, 'W': 7, 'M': 365.25 / 12, 'Y': 365.25}[s[len(s)-1]]
-	return min(float64(n)*days/365.25, oldest)
+	return min(max(n*days, 1)/year, oldest)
 }
 
 func burntIn(term string) Risk {

@@ -3,6 +3,7 @@ package measure
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"xragent/rollout"
 )
@@ -103,9 +104,16 @@ func (v *verdicts) patternWithoutMasks(in Input) {
 	}
 }
 
+// viewTags are the tags of a DICOM file that may name several views.
+var viewTags = []string{"view_position", "view_code", "protocol_name"}
+
 func (v *verdicts) viewByTags(in Input) {
 	other := in.Meta.View == "LATERAL" || in.Meta.View == "OTHER"
-	v.add(everything, "frontal", passIf(!other), 0, 0, fmt.Sprintf("view is %s by %s, not a frontal chest", in.Meta.View, in.Meta.ViewFrom))
+	if in.Meta.View == "" && slices.Contains(viewTags, in.Meta.ViewFrom) {
+		v.add(everything, "frontal", rollout.Unknown, 0, 0, fmt.Sprintf("%s names several views", in.Meta.ViewFrom))
+	} else {
+		v.add(everything, "frontal", passIf(!other), 0, 0, fmt.Sprintf("view is %s by %s, not a frontal chest", in.Meta.View, in.Meta.ViewFrom))
+	}
 	if age := in.Meta.AgeYears; age > 0 {
 		v.atLeast(everything, "adult", age, adultFrom, "adult thresholds do not hold for children")
 	}

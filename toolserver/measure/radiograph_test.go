@@ -119,11 +119,23 @@ func TestConvexity(t *testing.T) {
 	}
 }
 
+// TestSeveralViewsAreNone holds that nothing is shown of a film whose tag may
+// mean a lateral one.
+func TestSeveralViewsAreNone(t *testing.T) {
+	in := drawn()
+	in.Meta.View, in.Meta.ViewFrom = "", "protocol_name"
+	if m, _ := Assess(in, PerMeasurement).Find(rollout.CTR); m.Admitted || !slices.ContainsFunc(m.Checks, func(c rollout.Check) bool {
+		return c.Name == "frontal" && c.Verdict == rollout.Unknown
+	}) {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestRadiographCategories holds that only a tag gives the ratio a category.
 func TestRadiographCategories(t *testing.T) {
 	for view, want := range map[string]string{"PA": "normal", "AP": "normal", "": ""} {
 		in := drawn()
-		in.Meta.View = view
+		in.Meta.View, in.Meta.ViewFrom = view, "label"
 		m, _ := Assess(in, PerMeasurement).Find(rollout.CTR)
 		if m.Category != want || !m.Admitted || m.Value != round(74./176) {
 			t.Errorf("view %q: %+v, want category %q", view, m, want)
