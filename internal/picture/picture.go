@@ -8,14 +8,20 @@ import (
 	"fmt"
 	"image"
 	"image/draw"
+	"math"
 	"math/bits"
+	"regexp"
 )
 
-// Upright refuses a PNG or JPEG file with an EXIF orientation other than that
-// of its pixels: some programs turn and mirror by it and others do not, and
+// Upright refuses a PNG or JPEG file with an orientation, in EXIF or XMP data,
+// other than that of its pixels: some programs turn and mirror by it and others do not, and
 // sides depend on it.
 func Upright(file []byte) error {
-	if o := orientation(exif(file)); o > upright && o <= 8 {
+	o := orientation(exif(file))
+	if m := xmpOrientation.FindSubmatch(xmp(file)); m != nil && o == upright {
+		o = int(m[1][0] - '0')
+	}
+	if o > upright && o <= 8 {
 		return fmt.Errorf("EXIF orientation %d: only some programs turn or mirror by it, so that sides are unknown; save the picture as it is to be seen, with orientation 1", o)
 	}
 	return nil
@@ -67,7 +73,17 @@ func exif(file []byte) []byte {
 	if bytes.HasPrefix(file, []byte("\x89PNG")) {
 		return pngChunk(file, "eXIf")
 	}
-	return jpegSegment(file, 0xe1, "Exif\x00\x00")
+	return jpegSegment(file, "Exif\x00\x00")
+}
+
+var xmpOrientation = regexp.MustCompile(`tiff:Orientation(?:="|>)\s*([1-8])`)
+
+// xmp returns the packet of properties that Adobe's programs write.
+func xmp(file []byte) []byte {
+	if bytes.HasPrefix(file, []byte("\x89PNG")) {
+		return pngChunk(file, "iTXt")
+	}
+	return jpegSegment(file, "http://ns.adobe.com/xap/1.0/\x00")
 }
 
 func pngChunk(file []byte, kind string) []byte {
@@ -85,9 +101,9 @@ func pngChunk(file []byte, kind string) []byte {
 	return nil
 }
 
-// jpegSegment looks through the segments in front of the pixels.
-func jpegSegment(file []byte, marker byte, prefix string) []byte {
-	const scan = 0xda
+// jpegSegment looks for an APP1 segment with a prefix, in front of the pixels.
+func jpegSegment(file []byte, prefix string) []byte {
+	const scan, app1 = 0xda, 0xe1
 	for rest := file[min(2, len(file)):]; len(rest) >= 4 && rest[0] == 0xff && rest[1] != scan; {
 		if rest[1] == 0xff { // a fill byte
 			rest = rest[1:]
@@ -97,7 +113,7 @@ func jpegSegment(file []byte, marker byte, prefix string) []byte {
 		if n < 2 || 2+n > len(rest) {
 			return nil
 		}
-		if body, ok := bytes.CutPrefix(rest[4:2+n], []byte(prefix)); ok && rest[1] == marker {
+		if body, ok := bytes.CutPrefix(rest[4:2+n], []byte(prefix)); ok && rest[1] == app1 {
 			return body
 		}
 		rest = rest[2+n:]
@@ -111,7 +127,7 @@ const upright = 1
 // orientation reads tag 0x0112 of a TIFF structure's first directory (TIFF 6.0,
 // section 8); upright where there is none.
 func orientation(tiff []byte) int {
-	const tag, short, entry = 0x0112, 3, 12
+	const tag, short, long, entry = 0x0112, 3, 4, 12
 	var order binary.ByteOrder = binary.LittleEndian
 	switch {
 	case len(tiff) < 8:
@@ -128,8 +144,12 @@ func orientation(tiff []byte) int {
 		if len(entries) < entry {
 			break
 		}
-		if order.Uint16(entries) == tag && order.Uint16(entries[2:]) == short {
+		switch kind := order.Uint16(entries[2:]); {
+		case order.Uint16(entries) != tag:
+		case kind == short:
 			return int(order.Uint16(entries[8:]))
+		case kind == long:
+			return int(min(order.Uint32(entries[8:]), math.MaxUint16))
 		}
 		entries = entries[entry:]
 	}
