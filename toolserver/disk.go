@@ -9,14 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"xragent/rollout"
 )
 
-// A disk keeps observations in a folder, at most a number of bytes of them; of
-// too many the oldest go. A file is named by its key and begins with the digest
+// A disk keeps observations in a folder, at most a number of bytes of them (and
+// of what processes that share it have just written); of too many the oldest go. A file is named by its key and begins with the digest
 // of what follows, so that one cut short is known: it is removed and computed
 // again. A disk that cannot be read or written costs time, never a call. nil is
 // a disk that holds nothing.
@@ -24,9 +25,10 @@ type disk struct {
 	dir   string
 	limit int64
 
-	mu    sync.Mutex
-	files map[string]diskFile
-	used  int64
+	mu      sync.Mutex
+	files   map[string]diskFile
+	used    int64
+	written int64 // since the folder was looked at
 }
 
 type diskFile struct {
@@ -47,13 +49,29 @@ func openDisk(dir string, limit int) (*disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tools: field cache_dir: %w", err)
 	}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && len(e.Name()) == 2*sha256.Size {
-			d.note(e.Name(), info)
-		}
-	}
+	d.take(entries)
 	d.shrink()
 	return d, nil
+}
+
+// abandoned is the age from which on a file that was being written is one of a
+// process that was killed.
+const abandoned = time.Hour
+
+// take counts what lies in the folder, of this process and of others.
+func (d *disk) take(entries []fs.DirEntry) {
+	d.used = 0
+	clear(d.files)
+	for _, e := range entries {
+		info, err := e.Info()
+		switch {
+		case err != nil || !info.Mode().IsRegular():
+		case len(e.Name()) == 2*sha256.Size:
+			d.note(e.Name(), info)
+		case strings.HasPrefix(e.Name(), unfinished) && time.Since(info.ModTime()) > abandoned:
+			_ = os.Remove(filepath.Join(d.dir, e.Name()))
+		}
+	}
 }
 
 func (d *disk) note(name string, info fs.FileInfo) {
@@ -102,15 +120,26 @@ func (d *disk) put(k key, obs rollout.Observation) {
 	name := fmt.Sprintf("%x", k[:])
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if info, err := replaceFile(filepath.Join(d.dir, name), append(sum[:], body...)); err == nil {
-		d.note(name, info)
-		d.shrink()
+	info, err := replaceFile(filepath.Join(d.dir, name), append(sum[:], body...))
+	if err != nil {
+		return
 	}
+	d.note(name, info)
+	if d.written += info.Size(); d.written > d.limit/16 { // others may write here too
+		d.written = 0
+		if entries, err := os.ReadDir(d.dir); err == nil {
+			d.take(entries)
+		}
+	}
+	d.shrink()
 }
+
+// unfinished begins the names of files that are being written.
+const unfinished = "writing-"
 
 // replaceFile writes a file that is there as a whole or not at all.
 func replaceFile(path string, data []byte) (fs.FileInfo, error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "writing-*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), unfinished+"*")
 	if err != nil {
 		return nil, err
 	}

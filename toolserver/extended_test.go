@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
@@ -333,6 +334,43 @@ func TestDiskIsBounded(t *testing.T) {
 	}
 	if again, err := openDisk(d.dir, 1000); err != nil || again.used > 1000 {
 		t.Errorf("opened with a lower limit: %d bytes, %v", again.used, err)
+	}
+}
+
+// TestDiskIsShared holds that processes with one folder keep its bound together,
+// and that what a killed one was writing is removed.
+func TestDiskIsShared(t *testing.T) {
+	dir := t.TempDir()
+	old, young := filepath.Join(dir, unfinished+"1"), filepath.Join(dir, unfinished+"2")
+	long := time.Now().Add(-2 * abandoned)
+	if err := errors.Join(os.WriteFile(old, nil, 0o600), os.WriteFile(young, nil, 0o600), os.Chtimes(old, long, long)); err != nil {
+		t.Fatal(err)
+	}
+	var disks []*disk
+	for range 4 {
+		d, err := openDisk(dir, 16000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		disks = append(disks, d)
+	}
+	if _, err := os.Stat(old); err == nil {
+		t.Error("what a killed process was writing is still there")
+	}
+	if _, err := os.Stat(young); err != nil {
+		t.Errorf("what another process may be writing was removed: %v", err)
+	}
+	for i := range 200 {
+		disks[i%4].put(keyOf([]byte{byte(i)}), invalid(strings.Repeat("x", 500)))
+	}
+	entries, _ := os.ReadDir(dir)
+	total := int64(0)
+	for _, e := range entries {
+		info, _ := e.Info()
+		total += info.Size()
+	}
+	if total > 16000*5/4 { // each may have written a sixteenth that the others have not seen
+		t.Errorf("%d bytes on disk, limit 16000 and a quarter", total)
 	}
 }
 

@@ -5,23 +5,16 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/sync/semaphore"
 
 	"xragent/dataset"
 	"xragent/rollout"
@@ -106,7 +99,7 @@ func (d *mcpDoor) call(b *binding) mcp.ToolHandler {
 
 func (d *mcpDoor) measure(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	args, images, meta, err := d.study(true, req.Params.Arguments)
-	if err == nil && string(args) != "{}" {
+	if fields := map[string]any{}; err == nil && (json.Unmarshal(args, &fields) != nil || len(fields) > 0) {
 		err = argumentErrorf("measure takes nothing but %s", imagesName)
 	}
 	if err != nil {
@@ -206,120 +199,4 @@ func dataURL(url string, limit int) ([]byte, error) {
 		return nil, fmt.Errorf("a data: URL that is no base64: %w", err)
 	}
 	return file, nil
-}
-
-// The bounds of MCP over HTTP.
-const (
-	maxMCPCalls   = 16               // at a time; more are answered 503
-	maxMCPBodies  = 2                // of the largest size, in all calls together: each is held several times over
-	headerTimeout = 10 * time.Second // for a request's header to arrive
-	bodyTimeout   = 2 * time.Minute  // for all of it
-	drainTimeout  = 10 * time.Second // for answers on their way when the server ends
-)
-
-// MCPHandler serves m over streamable HTTP. Where token is not empty, every
-// request must bear it. Requests stand alone: any server answers any client, and
-// a client that leaves is owed nothing.
-func MCPHandler(s *Server, m *mcp.Server, token string) http.Handler {
-	var h http.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return m }, &mcp.StreamableHTTPOptions{
-		Stateless: true, JSONResponse: true, PropagateRequestCancellation: true,
-		MaxRequestBodyBytes: s.maxMessage(),
-	})
-	h = atMost(maxMCPCalls, maxMCPBodies*s.maxMessage(), s.maxMessage(), h)
-	if token != "" {
-		h = auth.RequireBearerToken(bears(token), &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(h)
-	}
-	return http.NewCrossOriginProtection().Handler(h)
-}
-
-// maxMessage is room for one image of the largest size in base64, or for
-// several smaller ones.
-func (s *Server) maxMessage() int64 { return int64(s.cfg.ImageBytes)*4/3 + 1<<20 }
-
-// RunMCP serves m over a pair of streams, as a client that starts this process
-// does, until the client closes its end or ctx ends.
-func RunMCP(ctx context.Context, s *Server, m *mcp.Server, in io.ReadCloser, out io.WriteCloser) error {
-	err := m.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: int(s.maxMessage())})
-	if err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("MCP: %w", err)
-	}
-	return nil
-}
-
-func bears(token string) auth.TokenVerifier {
-	want := sha256.Sum256([]byte(token)) // of equal length, for a comparison that tells nothing by its time
-	return func(_ context.Context, got string, _ *http.Request) (*auth.TokenInfo, error) {
-		have := sha256.Sum256([]byte(got))
-		if subtle.ConstantTimeCompare(want[:], have[:]) != 1 {
-			return nil, auth.ErrInvalidToken
-		}
-		return &auth.TokenInfo{UserID: "bearer"}, nil
-	}
-}
-
-// atMost passes on n requests at a time, of so many bytes in all, and refuses
-// the rest at once. One that does not say its length counts as the longest.
-func atMost(n, bytes, longest int64, next http.Handler) http.Handler {
-	slots, room := semaphore.NewWeighted(n), semaphore.NewWeighted(bytes)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		size := min(r.ContentLength, longest)
-		if size < 0 {
-			size = longest
-		}
-		if !slots.TryAcquire(1) {
-			busy(w, fmt.Sprintf("%d requests pending", n))
-			return
-		}
-		defer slots.Release(1)
-		if !room.TryAcquire(size) {
-			busy(w, fmt.Sprintf("requests of %d bytes pending: name files below --root, or send fewer at a time", bytes))
-			return
-		}
-		defer room.Release(size)
-		next.ServeHTTP(w, r)
-	})
-}
-
-func busy(w http.ResponseWriter, why string) {
-	w.Header().Set("Retry-After", "1")
-	http.Error(w, why, http.StatusServiceUnavailable)
-}
-
-// ListenMCP opens an address for [ServeMCP]. One that others can reach needs a
-// token.
-func ListenMCP(address, token string) (net.Listener, error) {
-	addr, err := net.ResolveTCPAddr("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("MCP: listen address %q: %w; want host:port", address, err)
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("MCP: the token holds spaces or other characters that no request can bear: use letters and digits")
-	}
-	if !addr.IP.IsLoopback() && token == "" {
-		return nil, fmt.Errorf("MCP: listen address %q is not loopback and there is no token; set one, or listen on 127.0.0.1", address)
-	}
-	l, err := net.ListenTCP("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("MCP: cannot listen on %s: %w; choose another port, or 0 for a free one", address, err)
-	}
-	return l, nil
-}
-
-// ServeMCP answers on l until ctx ends; answers on their way are waited for.
-func ServeMCP(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, IdleTimeout: bodyTimeout}
-	ended := make(chan error, 1)
-	go func() {
-		<-ctx.Done()
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-		defer cancel()
-		ended <- srv.Shutdown(late)
-	}()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("MCP: %w", err)
-	}
-	if err := <-ended; err != nil {
-		return errors.Join(fmt.Errorf("MCP: answers were cut off after %v: %w", drainTimeout, err), srv.Close())
-	}
-	return nil
 }

@@ -1,12 +1,14 @@
 package toolserver
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/semaphore"
 
 	"xragent/rollout"
 )
@@ -316,36 +319,96 @@ func TestPythonClient(t *testing.T) {
 	}
 }
 
-// TestBodiesAreBounded holds that requests at work hold so many bytes in all, and
-// that one without a length counts as the longest.
+// TestBodiesAreBounded holds that the bodies of requests at work take so many
+// bytes in all, and only as they arrive.
 func TestBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	h := atMost(9, 10, 8, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+	h := arrived(semaphore.NewWeighted(10), 8, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		entered <- struct{}{}
 		<-leave
 	}))
-	send := func(length int64) int {
-		r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
-		r.ContentLength = length
+	send := func(body string) int {
+		r := httptest.NewRequest(http.MethodPost, "/mcp", io.NopCloser(strings.NewReader(body)))
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w.Code
 	}
-	for _, first := range []int64{8, 20, -1} { // each takes 8 of the 10
-		done := make(chan int)
-		go func() { done <- send(first) }()
-		<-entered
-		if code := send(3); code != http.StatusServiceUnavailable {
-			t.Errorf("beside %d bytes: status %d for 3 more, want 503", first, code)
+	done := make(chan int)
+	go func() { done <- send("8 bytes!") }()
+	<-entered
+	for body, want := range map[string]int{"3 b": http.StatusServiceUnavailable, "nine byte": http.StatusRequestEntityTooLarge, " [": http.StatusBadRequest} {
+		if code := send(body); code != want {
+			t.Errorf("beside 8 of 10 bytes, %q: status %d, want %d", body, code, want)
 		}
-		go func() { done <- send(2) }()
-		<-entered
-		for range 2 {
-			leave <- struct{}{}
-			if code := <-done; code != http.StatusOK {
-				t.Errorf("status %d for what fits", code)
-			}
+	}
+	go func() { done <- send("2b") }()
+	<-entered
+	for range 2 {
+		leave <- struct{}{}
+		if code := <-done; code != http.StatusOK {
+			t.Errorf("status %d for what fits", code)
 		}
+	}
+}
+
+// TestSlowClientsKeepNoPlace holds that clients whose requests do not arrive
+// take nothing from those whose do.
+func TestSlowClientsKeepNoPlace(t *testing.T) {
+	t.Parallel()
+	s := serverFor(t, nil)
+	web := httptest.NewServer(MCPHandler(s, NewMCP(s, MCPOptions{}), ""))
+	t.Cleanup(web.Close)
+	for range 2 * maxMCPCalls {
+		c, err := net.Dial("tcp", web.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 90000000\r\n\r\n{", web.Listener.Addr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session := connect(t, &mcp.StreamableClientTransport{Endpoint: web.URL, DisableStandaloneSSE: true})
+	defer session.Close()
+	if list, err := session.ListTools(t.Context(), nil); err != nil || len(list.Tools) == 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestBadLinesAreAnswered holds that a client's bad line over stdio is answered,
+// and that the server goes on.
+func TestBadLinesAreAnswered(t *testing.T) {
+	t.Parallel()
+	s := serverFor(t, nil)
+	in, client := io.Pipe()
+	answers, out := io.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- RunMCP(t.Context(), s, NewMCP(s, MCPOptions{}), in, out) }()
+	lines := bufio.NewReader(answers)
+	say := func(line string) string {
+		t.Helper()
+		go func() { _, _ = io.WriteString(client, line+"\n") }()
+		answer, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+	for _, bad := range []string{"no JSON", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"roi_crop","arguments":{"box":[NaN,0,1,1]}}}`,
+		strings.Repeat("[", 20000), `{"jsonrpc":"1.0","id":1,"method":"ping"}`, "null", "[" + ping + "]"} {
+		if answer := say(bad); !strings.Contains(answer, `"code":-32700`) {
+			t.Errorf("%.40s: %s", bad, answer)
+		}
+	}
+	if answer := say(strings.Repeat("x", int(s.maxMessage())+9)); !strings.Contains(answer, `"code":-32600`) {
+		t.Errorf("a long line: %s", answer)
+	}
+	if answer := say("\n" + ping); !strings.Contains(answer, `"id":7,"result"`) {
+		t.Errorf("and then: %s", answer)
+	}
+	if err := errors.Join(client.Close(), <-served); err != nil {
+		t.Error(err)
 	}
 }

@@ -220,8 +220,17 @@ func (d *Door) answer(data []byte, f answer) (any, error) {
 	return f(r, images, meta)
 }
 
+// maxStudy bounds the images of one request.
+const maxStudy = 64
+
 func (d *Door) images(list []wireImage) (files [][]byte, meta []dataset.Image, err error) {
-	for _, w := range list {
+	if len(list) > maxStudy {
+		return nil, nil, &codedError{codeBadRequest, fmt.Sprintf("%d images, at most %d", len(list), maxStudy)}
+	}
+	for i, w := range list {
+		if !slices.Contains([]string{"", "PA", "AP", "LATERAL", "OTHER"}, w.Meta.View) {
+			return nil, nil, &codedError{codeBadRequest, fmt.Sprintf("images[%d]: field view is none of PA, AP, LATERAL, OTHER", i)}
+		}
 		file, err := d.image(w)
 		if err != nil {
 			return nil, nil, err

@@ -119,6 +119,7 @@ func TestCrop(t *testing.T) {
 		`{"box":[-1,0.5,0.1,0.6]}`:         "box 4.0x clamped to the image",
 		`{"box":[0,0,1,1]}`:                "box 1.0x",
 		`{"region":"heart","image":1}`:     "heart",
+		`{"region":"heart","image":1.0}`:   "heart",
 		`{"region":"right mid zone"}`:      "right middle zone",
 		`{"region":"left lung", "box":[]}`: "left lung",
 	} {

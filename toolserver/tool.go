@@ -111,6 +111,9 @@ func parseArguments[In any](schema *jsonschema.Resolved, args json.RawMessage) (
 	if err != nil || schema.Validate(value) != nil { // err: a number such as 1e999
 		return in, argumentErrorf("arguments do not fit; want %s", shape(schema.Schema()))
 	}
+	if args, err = json.Marshal(value); err != nil { // 1.0 is an integer to the schema, and 1 to Go
+		return in, fmt.Errorf("arguments: %w", err)
+	}
 	dec := json.NewDecoder(bytes.NewReader(args))
 	dec.DisallowUnknownFields() // encoding/json matches names in any case; the schema has already refused those
 	if err := dec.Decode(&in); err != nil {
