@@ -70,17 +70,24 @@ func inspectCommand() *cobra.Command {
 					return usageError{err}
 				}
 			}
-			rows := make([]inspected, len(args))
+			var rows []inspected
 			failed := 0
-			for i, path := range args {
-				if rows[i] = inspect(path, pngDir); rows[i].Error != "" {
+			for _, path := range args {
+				if cmd.Context().Err() != nil {
+					break
+				}
+				row := inspect(path, pngDir)
+				if rows = append(rows, row); row.Error != "" {
 					failed++
 				}
 			}
 			if err := printInspected(cmd.OutOrStdout(), rows, asJSON); err != nil {
 				return err
 			}
-			if failed > 0 {
+			switch {
+			case len(rows) < len(args):
+				return stoppedError{len(rows), len(args)}
+			case failed > 0:
 				return partlyError{failed, len(args)}
 			}
 			return nil

@@ -36,12 +36,19 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	started := false
 	guard(root, &started)
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	out := &printed{w: stdout}
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("standard output: %w", out.err)
+	}
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, new(stoppedError)):
+		fmt.Fprintf(stderr, "xragent: %v\n", err)
+		return exitInterrupted
 	case errors.Is(err, errInterrupted) || ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintf(stderr, "xragent: %v\n", errInterrupted)
 		return exitInterrupted
@@ -55,6 +62,24 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// printed remembers the first failure to print: a command that prints line by
+// line has not done its work when nobody could read it.
+type printed struct {
+	mu  sync.Mutex
+	w   io.Writer
+	err error
+}
+
+func (p *printed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.w.Write(b)
+	if p.err == nil {
+		p.err = err
+	}
+	return n, err
 }
 
 // A turnWriter takes one Write at a time: notices, the queue's log and its
@@ -104,6 +129,14 @@ func chooseCommand(c *cobra.Command, args []string) error {
 }
 
 var errInterrupted = errors.New("interrupted: drained and checkpointed; go on with --resume")
+
+// stoppedError says how much of a command was done when it was interrupted, where
+// there is nothing to go on with.
+type stoppedError struct{ done, of int }
+
+func (e stoppedError) Error() string {
+	return fmt.Sprintf("interrupted: %d of %d files done", e.done, e.of)
+}
 
 // usageError marks what the user must change before anything can start.
 type usageError struct{ error }

@@ -183,7 +183,7 @@ func (m measurer) all(ctx context.Context, w io.Writer, paths []string) error {
 	}
 	switch {
 	case len(rows) < len(paths):
-		return fmt.Errorf("measure: %d of %d files measured: %w", len(rows), len(paths), ctx.Err())
+		return stoppedError{len(rows), len(paths)}
 	case failed > 0:
 		return partlyError{failed, len(paths)}
 	}

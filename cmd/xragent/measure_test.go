@@ -194,7 +194,7 @@ func TestMeasureInterrupted(t *testing.T) {
 	out := &stopAfter{cancel: cancel}
 	f := measureFlags{asJSON: true, variant: measure.ColumnExtent, gate: string(measure.AllOrNothing), network: "none"}
 	err := measureFiles(ctx, out, f, []string{film, film, film})
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 of 3 files") || strings.Count(out.String(), "\n") != 1 {
+	if !errors.As(err, new(stoppedError)) || !strings.Contains(err.Error(), "1 of 3 files") || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("error %v, printed %q; want one line, and how many of the files it is", err, out.String())
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,7 +68,8 @@ func TestWriteFile(t *testing.T) {
 	if err := writeFile(path, []byte("old")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(path+".partial", 0o755); err != nil { // as little can be written as on a disk that is full
+	aside := fmt.Sprintf("%s.%d.partial", path, os.Getpid())
+	if err := os.MkdirAll(filepath.Join(aside, "full"), 0o755); err != nil { // as little can be written as on a disk that is full
 		t.Fatal(err)
 	}
 	if err := writeFile(path, []byte("new")); err == nil {
@@ -75,6 +77,13 @@ func TestWriteFile(t *testing.T) {
 	}
 	if now, err := os.ReadFile(path); err != nil || string(now) != "old" {
 		t.Errorf("after a failure: %q, %v; want what was there", now, err)
+	}
+	other := filepath.Join(dir, "other")
+	if err := errors.Join(os.RemoveAll(aside), os.WriteFile(other, []byte("mine"), 0o600), os.Symlink(other, aside), writeFile(path, []byte("new"))); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(other); err != nil || string(text) != "mine" {
+		t.Errorf("behind a link: %q, %v; want what was there", text, err)
 	}
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)

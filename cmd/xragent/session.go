@@ -224,8 +224,9 @@ func writeFile(path string, data []byte) error {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return os.WriteFile(path, data, 0o644)
 	}
-	aside := path + ".partial"
-	f, err := os.Create(aside)
+	aside := fmt.Sprintf("%s.%d.partial", path, os.Getpid())
+	_ = os.Remove(aside) // whatever it is: it is not written through
+	f, err := os.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
