@@ -19,7 +19,9 @@ var update = flag.Bool("update", false, "rewrite the table in docs/study.md")
 func TestPublishedStudy(t *testing.T) {
 	const page = "../../docs/study.md"
 	dir := t.TempDir()
-	unpack(t, "../../docs/study/main.tar.gz", dir)
+	for _, archive := range []string{"main", "ablations"} {
+		unpack(t, "../../docs/study/"+archive+".tar.gz", dir)
+	}
 	l, err := newLab("../../configs/study/main.yaml", studyFlags{dir: dir}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +38,7 @@ func TestPublishedStudy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- table of docs/study/main.tar.gz -->\n", "<!-- end of the table -->"
+	const begin, end = "<!-- table of docs/study/*.tar.gz -->\n", "<!-- end of the table -->"
 	before, rest, _ := strings.Cut(string(text), begin)
 	was, after, found := strings.Cut(rest, end)
 	switch {
