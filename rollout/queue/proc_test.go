@@ -17,6 +17,7 @@ import (
 
 	"xragent/internal/bus"
 	"xragent/rollout"
+	"xragent/trainer"
 )
 
 // A world is a server that others reach over TCP and that can be restarted,
@@ -310,4 +311,38 @@ func (w *world) leased(worker string) int {
 		return 0
 	}
 	return len(strings.Fields(string(entry.Value())))
+}
+
+// What the coordinator asks of a server that is being restarted waits for it,
+// longer than a request has.
+func TestCoordinatorWaitsForTheServer(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.open(0)
+	w.publish(tasks(0, 0, 4)...)
+	w.server.Stop()
+	errs := make(chan error)
+	for name, ask := range map[string]func() error{
+		"publish": func() error { return w.queue.Publish(t.Context(), tasks(0, 1, 4)) },
+		"open":    func() error { return w.queue.Open(t.Context(), manifest(1)) },
+		"close":   func() error { return w.queue.closeVersion(t.Context(), 9) }, // not there: nothing to close
+		"replay":  func() error { return w.queue.Replay(t.Context(), func(trainer.Delivery) error { return nil }) },
+	} {
+		go func() {
+			err := ask()
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			errs <- err
+		}()
+	}
+	time.Sleep(callTimeout + 500*time.Millisecond)
+	w.startServer()
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if d, err := w.queue.Depth(t.Context()); err != nil || d != (Depth{Waiting: 8}) {
+		t.Errorf("%+v, %v; want 8 waiting", d, err)
+	}
 }

@@ -36,7 +36,7 @@ func (q *Queue) Publish(ctx context.Context, tasks []rollout.Task) error {
 		}
 		messages = append(messages, &nats.Msg{Subject: taskSubject(t.ID, t.Version), Data: data})
 	}
-	err = insist(ctx, q.opts.Log, "publish tasks", func(ctx context.Context) error {
+	err = q.insist(ctx, "publish tasks", func(ctx context.Context) error {
 		return q.publishAll(ctx, messages)
 	})
 	if err != nil || !q.olderThanNewest(tasks) {
@@ -77,7 +77,7 @@ func (q *Queue) finished(ctx context.Context, tasks []rollout.Task) ([]string, e
 			continue
 		}
 		seen[t.ID.Step] = true
-		names, err := subjects(ctx, q.traj, stepResults(q.opts.Run, t.ID.Step))
+		names, err := q.subjects(ctx, q.traj, stepResults(q.opts.Run, t.ID.Step))
 		if err != nil {
 			return nil, err
 		}
@@ -138,25 +138,32 @@ func alreadyThere(err error) bool {
 	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
+// leastTries are made before giving up, however long they took: a process that
+// was suspended finds its deadlines passed and the server well.
+const leastTries = 3
+
 // insist repeats do while the server may be restarting, with a deadline for
-// each try and for all of them.
+// each try.
 func insist(ctx context.Context, log *slog.Logger, what string, do func(context.Context) error) error {
-	all, cancel := context.WithTimeout(ctx, insistFor)
-	defer cancel()
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		one, cancel := context.WithTimeout(all, callTimeout)
+	begin := time.Now()
+	for try, pause := 1, 20*time.Millisecond; ; try, pause = try+1, min(2*pause, time.Second) {
+		one, cancel := context.WithTimeout(ctx, callTimeout)
 		err := do(one)
 		cancel()
-		if err == nil || permanent(err) {
+		switch {
+		case err == nil || permanent(err):
 			return err
+		case ctx.Err() != nil || try >= leastTries && time.Since(begin) > insistFor:
+			return fmt.Errorf("%s: gave up after %d tries in %v: %w", what, try, time.Since(begin).Round(time.Millisecond), err)
 		}
 		log.Debug("waiting for the server", "to", what, "err", err)
-		select {
-		case <-all.Done():
-			return fmt.Errorf("%s: gave up: %w", what, err)
-		case <-time.After(pause):
-		}
+		_ = sleep(ctx, pause) // the cases above look at ctx
 	}
+}
+
+// insist is [insist] with the queue's log.
+func (q *Queue) insist(ctx context.Context, what string, do func(context.Context) error) error {
+	return insist(ctx, q.opts.Log, what, do)
 }
 
 // permanent reports whether trying again is useless: the server understood and

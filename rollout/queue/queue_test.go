@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -674,4 +675,29 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	if _, err := nextWithin(b.queue, time.Second); err == nil {
 		t.Error("Next of a closed queue succeeded")
 	}
+}
+
+// A process that was suspended finds every deadline passed, that of all tries
+// too, and the server well.
+func TestInsistOutlivesASuspension(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		suspended := func(ctx context.Context) error {
+			if tries++; tries == 1 {
+				time.Sleep(10 * time.Minute)
+			}
+			return ctx.Err()
+		}
+		if err := insist(t.Context(), quiet, "ask", suspended); err != nil || tries != 2 {
+			t.Errorf("%d tries, %v; want the second to do", tries, err)
+		}
+		begin := time.Now()
+		err := insist(t.Context(), quiet, "ask", func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if took := time.Since(begin); err == nil || took < insistFor || took > 2*insistFor {
+			t.Errorf("a server that never answers: %v after %v, want an error after %v or a little more", err, took, insistFor)
+		}
+	})
 }

@@ -125,7 +125,7 @@ func (q *Queue) delivery(subject string, data []byte) (trainer.Delivery, error) 
 // Replay calls do with every result that TRAJ holds now, from the first, acked
 // or not, so that a ledger can be compared with it. Their Ack does nothing.
 func (q *Queue) Replay(ctx context.Context, do func(trainer.Delivery) error) error {
-	stored, err := subjects(ctx, q.traj, resultSubjects(q.opts.Run))
+	stored, err := q.subjects(ctx, q.traj, resultSubjects(q.opts.Run))
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}

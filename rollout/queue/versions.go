@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -70,7 +71,7 @@ func (q *Queue) Open(ctx context.Context, m rollout.WeightsManifest) error {
 	q.mu.Lock()
 	q.open = keep
 	q.mu.Unlock()
-	if _, err := q.policy.Put(ctx, openKey, record); err != nil {
+	if err := q.setOpen(ctx, record); err != nil {
 		return fmt.Errorf("open version %d: %w", m.Version, err)
 	}
 	q.openedOnce.Do(func() { close(q.opened) })
@@ -89,10 +90,17 @@ func (q *Queue) End(ctx context.Context) error {
 	q.mu.Lock()
 	q.open = nil
 	q.mu.Unlock()
-	if _, err := q.policy.Put(ctx, openKey, []byte(endedRecord)); err != nil {
+	if err := q.setOpen(ctx, []byte(endedRecord)); err != nil {
 		return fmt.Errorf("end of the run: %w", err)
 	}
 	return q.announce()
+}
+
+func (q *Queue) setOpen(ctx context.Context, record []byte) error {
+	return q.insist(ctx, "say which versions are open", func(ctx context.Context) error {
+		_, err := q.policy.Put(ctx, openKey, record)
+		return err
+	})
 }
 
 // Opened is closed once this queue has opened a version. What an earlier queue
@@ -137,7 +145,7 @@ func (q *Queue) partition(m rollout.WeightsManifest) (keep, closed []rollout.Wei
 }
 
 func (q *Queue) makeVersionConsumer(ctx context.Context, v rollout.PolicyVersion) error {
-	_, err := q.tasks.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+	config := jetstream.ConsumerConfig{
 		Durable:       versionConsumer(q.opts.Run, v),
 		FilterSubject: versionSubjects(q.opts.Run, v),
 		AckPolicy:     jetstream.AckExplicitPolicy,
@@ -146,18 +154,23 @@ func (q *Queue) makeVersionConsumer(ctx context.Context, v rollout.PolicyVersion
 		MaxAckPending: q.opts.MaxPending,
 		MaxWaiting:    q.opts.MaxPending,
 		Replicas:      q.opts.Replicas,
+	}
+	return q.insist(ctx, "make a consumer", func(ctx context.Context) error {
+		_, err := q.tasks.CreateOrUpdateConsumer(ctx, config)
+		return err
 	})
-	return err
 }
 
 // closeVersion turns what is left of a version's tasks into lost results and
 // removes its consumer. It may be repeated.
 func (q *Queue) closeVersion(ctx context.Context, v rollout.PolicyVersion) error {
-	err := q.tasks.DeleteConsumer(ctx, versionConsumer(q.opts.Run, v))
+	err := q.insist(ctx, "remove a consumer", func(ctx context.Context) error {
+		return q.tasks.DeleteConsumer(ctx, versionConsumer(q.opts.Run, v))
+	})
 	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return err
 	}
-	left, err := subjects(ctx, q.tasks, versionSubjects(q.opts.Run, v))
+	left, err := q.subjects(ctx, q.tasks, versionSubjects(q.opts.Run, v))
 	if err != nil {
 		return err
 	}
@@ -172,7 +185,9 @@ func (q *Queue) closeVersion(ctx context.Context, v rollout.PolicyVersion) error
 		}
 	}
 	q.opts.OnEvent(Event{Kind: VersionClosed, Version: v, Tasks: len(left)})
-	return q.tasks.Purge(ctx, jetstream.WithPurgeSubject(versionSubjects(q.opts.Run, v)))
+	return q.insist(ctx, "remove tasks", func(ctx context.Context) error {
+		return q.tasks.Purge(ctx, jetstream.WithPurgeSubject(versionSubjects(q.opts.Run, v)))
+	})
 }
 
 // lose stores the lost result of an attempt, unless it has a result already.
@@ -190,17 +205,15 @@ func (q *Queue) lose(ctx context.Context, l lost) error {
 }
 
 // subjects lists the subjects under filter that hold a message, sorted.
-func subjects(ctx context.Context, s jetstream.Stream, filter string) ([]string, error) {
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for name := range info.State.Subjects {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+func (q *Queue) subjects(ctx context.Context, s jetstream.Stream, filter string) (names []string, err error) {
+	err = q.insist(ctx, "list subjects", func(ctx context.Context) error {
+		info, err := s.Info(ctx, jetstream.WithSubjectFilter(filter))
+		if err == nil {
+			names = slices.Sorted(maps.Keys(info.State.Subjects))
+		}
+		return err
+	})
+	return names, err
 }
 
 func (q *Queue) versions() []rollout.WeightsManifest {
