@@ -138,15 +138,24 @@ func (p *Packed) Fill(transB bool, k, n int, b []float32, ldb int) {
 	}
 }
 
-// SetColumn writes column j, of K elements.
-func (p *Packed) SetColumn(j int, column []float32) {
-	at, step := j, p.N
-	if useAVX2 {
-		at, step = j/panel*panel*p.K+j%panel, panel
-	}
-	for _, v := range column[:p.K] {
-		p.data[at] = v
-		at += step
+// SetColumns writes n columns from column j on: the first K elements of n rows
+// that lie ld apart.
+func (p *Packed) SetColumns(j, n int, rows []float32, ld int) {
+	for i := 0; i < n; {
+		at, step := j+i, p.N
+		if useAVX2 {
+			at, step = (j+i)/panel*panel*p.K+(j+i)%panel, panel
+		}
+		if useAVX2 && (j+i)%8 == 0 && n-i >= 8 && p.K >= 8 {
+			packEight(p.data[at:], p.K, rows[i*ld:], ld)
+			i += 8
+			continue
+		}
+		for _, v := range rows[i*ld : i*ld+p.K] {
+			p.data[at] = v
+			at += step
+		}
+		i++
 	}
 }
 

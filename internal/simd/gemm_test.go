@@ -222,19 +222,24 @@ func checkPacked(t *rapid.T, p product, whole []float32) {
 	}
 }
 
-// checkPart writes op(B) column by column or row by row, copies it into another
+// checkPart writes op(B) some columns at a time or row by row, copies it into another
 // and multiplies by the first rows and columns.
 func checkPart(t *rapid.T, p product) {
 	if p.transA {
 		return
 	}
 	columns, rows := NewPacked(p.k, p.n), NewPacked(p.k, p.n)
-	for j := range p.n {
-		column := make([]float32, p.k)
-		for q := range column {
-			column[q] = p.right(q, j)
+	ld := p.k + rapid.IntRange(0, 3).Draw(t, "apart")
+	for j := 0; j < p.n; {
+		n := rapid.IntRange(1, p.n-j).Draw(t, "columns")
+		some := make([]float32, n*ld)
+		for i := range n {
+			for q := range p.k {
+				some[i*ld+q] = p.right(q, j+i)
+			}
 		}
-		columns.SetColumn(j, column)
+		columns.SetColumns(j, n, some, ld)
+		j += n
 	}
 	for q := range p.k {
 		row := make([]float32, p.n)
@@ -312,5 +317,29 @@ func BenchmarkGemm(b *testing.B) {
 			}
 			b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
+	}
+}
+
+// Columns written together are those written one by one, wherever they begin
+// and end.
+func TestSetColumns(t *testing.T) {
+	for _, k := range []int{1, 7, 8, 9, 64} {
+		ld := k + 3
+		rows := make([]float32, 40*ld)
+		for i := range rows {
+			rows[i] = float32(i)
+		}
+		for j := range 32 {
+			for n := 1; n <= 32-j; n++ {
+				got, want := NewPacked(k, 32), NewPacked(k, 32)
+				got.SetColumns(j, n, rows, ld)
+				for i := range n {
+					want.SetColumns(j+i, 1, rows[i*ld:], ld)
+				}
+				if !slices.Equal(got.data, want.data) {
+					t.Fatalf("%d columns of %d elements from %d on", n, k, j)
+				}
+			}
+		}
 	}
 }

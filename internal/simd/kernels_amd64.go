@@ -355,13 +355,22 @@ func packTransposed(out []float32, width, k int, b []float32, ldb int) {
 	fast := k &^ 7
 	j := 0
 	for ; fast > 0 && j+8 <= width; j += 8 {
-		transpose8(&out[j], &b[j*ldb], 4*ldb, fast)
-		for i := j; i < j+8; i++ {
-			scatter(out[fast*panel:], i, b[i*ldb+fast:i*ldb+k])
-		}
+		packEight(out[j:], k, b[j*ldb:], ldb)
 	}
 	for ; j < width; j++ {
 		scatter(out, j, b[j*ldb:j*ldb+k])
+	}
+}
+
+// packEight writes eight rows of b, of 8 elements or more, as columns of a panel.
+func packEight(out []float32, k int, b []float32, ldb int) {
+	fast := k &^ 7
+	_, _ = out[(k-1)*panel+7], b[7*ldb+k-1]
+	transpose8(&out[0], &b[0], 4*ldb, fast)
+	if fast < k {
+		for i := range 8 {
+			scatter(out[fast*panel:], i, b[i*ldb+fast:i*ldb+k])
+		}
 	}
 }
 

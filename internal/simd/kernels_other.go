@@ -14,6 +14,8 @@ func gemmPanels(m, n, k int, a operand, panels []float32, rows int, c output) { 
 
 func pack(dst []float32, transB bool, k, n int, b []float32, ldb int) { panic("simd") }
 
+func packEight(out []float32, k int, b []float32, ldb int) { panic("simd") }
+
 func dotAVX2(x, y []float32) float32                        { panic("simd") }
 func axpyAVX2(alpha float32, x, y []float32)                { panic("simd") }
 func scaleAVX2(alpha float32, x []float32)                  { panic("simd") }

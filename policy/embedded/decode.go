@@ -225,17 +225,18 @@ func (d *decoder) remember(w *workspace, spans []span, layer, rows int) {
 	width := h.width() - h.out()
 	d.normRows(w, l.inputNorm, rows)
 	simd.GemmPacked(1, rows, w.normed, d.cfg.Text.HiddenSize, l.kv, w.kv, width, false)
+	for r := range rows {
+		for head := range h.kv {
+			d.turn(w, w.kv[r*width+head*h.dim:r*width+(head+1)*h.dim], l.kNorm, r)
+		}
+	}
 	r := 0
 	for _, s := range spans {
-		for i := range s.ids {
-			row := w.kv[r*width : (r+1)*width]
-			for head := range h.kv {
-				key, value := row[head*h.dim:(head+1)*h.dim], row[(h.kv+head)*h.dim:(h.kv+head+1)*h.dim]
-				d.turn(w, key, l.kNorm, r)
-				s.cache.set(layer*h.kv+head, s.cache.n+i, key, value)
-			}
-			r++
+		for head := range h.kv {
+			keys, values := w.kv[r*width+head*h.dim:], w.kv[r*width+(h.kv+head)*h.dim:]
+			s.cache.set(layer*h.kv+head, s.cache.n, len(s.ids), keys, values, width)
 		}
+		r += len(s.ids)
 	}
 }
 

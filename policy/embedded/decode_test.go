@@ -35,7 +35,7 @@ func whole(t testing.TB, d *decoder, ids []int32, pictures []picture) span {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return span{cache: newKVCache(d.cfg.Text, len(ids)), ids: ids, pos: pos, visual: visual, wanted: len(ids)}
+	return span{cache: (&kvPool{cfg: d.cfg.Text}).newCache(len(ids)), ids: ids, pos: pos, visual: visual, wanted: len(ids)}
 }
 
 func (g *golden) pictures(cfg Config) []picture {
@@ -85,7 +85,7 @@ func TestDecoderGoldenGreedy(t *testing.T) {
 		want := goldenGreedy(t, strings.Split(t.Name(), "/")[1], g.Name)
 		d, ws := newDecoder(w), &workspace{}
 		s := whole(t, d, g.ids, g.pictures(w.cfg))
-		s.cache, s.wanted = newKVCache(w.cfg.Text, len(g.ids)+len(want)), 1
+		s.cache, s.wanted = (&kvPool{cfg: w.cfg.Text}).newCache(len(g.ids)+len(want)), 1
 		_, next, err := w.cfg.Positions(g.ids, g.Grids)
 		if err != nil {
 			t.Fatal(err)
@@ -112,7 +112,8 @@ func TestDecoderRule(t *testing.T) {
 		want := slices.Clone(d.forward(&workspace{}, []span{s}))
 		v := w.cfg.Text.VocabSize
 		for _, step := range []int{1, 2, 7} {
-			ws, a, b := &workspace{}, newKVCache(w.cfg.Text, len(g.ids)+40), newKVCache(w.cfg.Text, len(g.ids))
+			ws, pool := &workspace{}, &kvPool{cfg: w.cfg.Text}
+			a, b := pool.newCache(len(g.ids)+40), pool.newCache(len(g.ids))
 			for lo := 0; lo < len(g.ids); lo += step {
 				hi := min(lo+step, len(g.ids))
 				piece := span{cache: a, ids: g.ids[lo:hi], pos: s.pos[lo:hi], visual: s.visual[lo:hi], wanted: hi - lo}
@@ -136,15 +137,16 @@ func TestKVCacheExtends(t *testing.T) {
 	want := slices.Clone(d.forward(&workspace{}, []span{s}))
 	v := w.cfg.Text.VocabSize
 	for _, reused := range []int{1, 9, 16, 31, 40, len(ids) - 1} {
-		c := s.cache.extend(w.cfg.Text, len(ids)+3, reused)
+		c := s.cache.extend(len(ids)+3, reused)
 		got := d.forward(&workspace{}, []span{{cache: c, ids: ids[reused:], pos: s.pos[reused:], wanted: len(ids) - reused}})
 		if !slices.Equal(got, want[reused*v:]) {
 			t.Errorf("a cache that begins with %d rows of another gives other bits", reused)
 		}
+		c.drop()
 	}
 	for chain, at := s.cache, 0; at < 6; at++ { // each with a part more, until parts are copied
 		n := 16 * (at + 1)
-		chain = chain.extend(w.cfg.Text, len(ids), n)
+		chain = chain.extend(len(ids), n)
 		got := d.forward(&workspace{}, []span{{cache: chain, ids: ids[n:], pos: s.pos[n:], wanted: len(ids) - n}})
 		if !slices.Equal(got, want[n*v:]) {
 			t.Errorf("a chain of %d caches gives other bits", at+1)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"xragent/internal/simd"
 )
@@ -94,6 +95,12 @@ func together(images []*sourceImage) int {
 	return n
 }
 
+// A towerSpace holds the activations of a pass through the tower. Passes use
+// each other's: memory fresh from the system costs as much as the products.
+type towerSpace struct{ x, cos, sin, normed, wide, mixed, turned, scores []float32 }
+
+var towerSpaces = sync.Pool{New: func() any { return new(towerSpace) }}
+
 // features runs the tower over images. What a patch becomes depends on its own
 // image alone.
 func (t *tower) features(images ...picture) []*features {
@@ -104,11 +111,13 @@ func (t *tower) features(images ...picture) []*features {
 		frames = append(frames, slices.Repeat([]int{p.grid[1] * p.grid[2]}, p.grid[0])...)
 	}
 	half := h / t.cfg.NumHeads / 2
-	x, cos, sin := make([]float32, n*h), make([]float32, n*half), make([]float32, n*half)
+	s := towerSpaces.Get().(*towerSpace)
+	defer towerSpaces.Put(s)
+	s.x, s.cos, s.sin = stretch(s.x, n*h), stretch(s.cos, n*half), stretch(s.sin, n*half)
 	at := 0
 	for _, p := range images {
-		t.embed(x[at*h:(at+p.size())*h], p)
-		t.cfg.visionRope(p.grid, cos[at*half:], sin[at*half:])
+		t.embed(s.x[at*h:(at+p.size())*h], p)
+		t.cfg.visionRope(p.grid, s.cos[at*half:], s.sin[at*half:])
 		at += p.size()
 	}
 	made := make([]*features, len(images))
@@ -116,21 +125,21 @@ func (t *tower) features(images ...picture) []*features {
 		made[i] = new(features)
 	}
 	for i := range t.blocks {
-		t.block(&t.blocks[i], x, frames, cos, sin)
+		t.block(&t.blocks[i], s, frames)
 		for k, at := range t.cfg.DeepstackVisualIndexes {
 			if at == i {
-				t.deal(t.deep[k].apply(x, t.joined(), t.joined()), images, func(i int, rows []float32) { made[i].deep = append(made[i].deep, rows) })
+				t.deal(t.deep[k].apply(s, t.joined(), t.joined()), images, func(i int, rows []float32) { made[i].deep = append(made[i].deep, rows) })
 			}
 		}
 	}
-	t.deal(t.merger.apply(x, h, t.joined()), images, func(i int, rows []float32) { made[i].merged = rows })
+	t.deal(t.merger.apply(s, h, t.joined()), images, func(i int, rows []float32) { made[i].merged = rows })
 	return made
 }
 
 // embed writes the patches' embeddings and positions.
 func (t *tower) embed(x []float32, p picture) {
 	h := t.cfg.HiddenSize
-	t.patch.addTo(x, p.patches, p.size())
+	t.patch.apply(x, p.patches, p.size())
 	for i, b := range t.cfg.positionBlends(p.grid) {
 		for j, at := range b.index {
 			simd.Axpy(b.weight[j], t.positions[int(at)*h:(int(at)+1)*h], x[i*h:(i+1)*h])
@@ -154,34 +163,41 @@ func (t *tower) joined() int {
 
 // block runs one layer over patches in place. Patches see those of their own
 // frame.
-func (t *tower) block(b *towerBlock, x []float32, frames []int, cos, sin []float32) {
+func (t *tower) block(b *towerBlock, s *towerSpace, frames []int) {
 	h := t.cfg.HiddenSize
-	n := len(x) / h
-	qkv := b.qkv.apply(b.norm1.rows(x, h), n)
-	mixed := make([]float32, len(x))
-	half, lo := len(cos)/n, 0
+	n := len(s.x) / h
+	s.normed = b.norm1.rows(s.normed, s.x, h)
+	s.wide = stretch(s.wide, n*b.qkv.weight.N)
+	b.qkv.apply(s.wide, s.normed, n)
+	s.mixed = stretch(s.mixed, len(s.x))
+	lo := 0
 	for _, frame := range frames {
-		t.attend(qkv[3*lo*h:], mixed[lo*h:], frame, cos[lo*half:], sin[lo*half:])
+		t.attend(s, lo, frame)
 		lo += frame
 	}
-	b.proj.addTo(x, mixed, n)
-	inner := b.fc1.apply(b.norm2.rows(x, h), n)
-	simd.GELUTanh(inner, inner)
-	b.fc2.addTo(x, inner, n)
+	b.proj.addTo(s.x, s.mixed, n)
+	s.normed = b.norm2.rows(s.normed, s.x, h)
+	s.wide = stretch(s.wide, n*b.fc1.weight.N)
+	b.fc1.apply(s.wide, s.normed, n)
+	simd.GELUTanh(s.wide, s.wide)
+	b.fc2.addTo(s.x, s.wide, n)
 }
 
-// attend mixes n rows of packed [q | k | v] into out.
-func (t *tower) attend(qkv, out []float32, n int, cos, sin []float32) {
+// attend mixes n rows of packed [q | k | v] from row first on.
+func (t *tower) attend(s *towerSpace, first, n int) {
 	h := t.cfg.HiddenSize
 	dim := h / t.cfg.NumHeads
-	turned := make([]float32, dim)
+	qkv, out := s.wide[3*first*h:], s.mixed[first*h:]
+	cos, sin := s.cos[first*dim/2:], s.sin[first*dim/2:]
+	s.turned = stretch(s.turned, dim)
 	for r := range n {
 		for at := 3 * r * h; at < 3*r*h+2*h; at += dim {
-			copy(turned, qkv[at:at+dim])
-			simd.Turn(qkv[at:at+dim], turned, cos[r*dim/2:(r+1)*dim/2], sin[r*dim/2:(r+1)*dim/2], 1)
+			copy(s.turned, qkv[at:at+dim])
+			simd.Turn(qkv[at:at+dim], s.turned, cos[r*dim/2:(r+1)*dim/2], sin[r*dim/2:(r+1)*dim/2], 1)
 		}
 	}
-	scores := make([]float32, min(n, queryBlock)*n)
+	s.scores = stretch(s.scores, min(n, queryBlock)*n)
+	scores := s.scores
 	for at := 0; at < h; at += dim {
 		for lo := 0; lo < n; lo += queryBlock {
 			m := min(queryBlock, n-lo)
@@ -196,19 +212,25 @@ func (t *tower) attend(qkv, out []float32, n int, cos, sin []float32) {
 
 func attentionScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
 
-// apply normalises rows of normed elements and maps rows of joined elements.
-func (m merger) apply(x []float32, normed, joined int) []float32 {
-	n := len(x) / joined
-	inner := m.fc1.apply(m.norm.rows(x, normed), n)
-	simd.GELU(inner, inner)
-	return m.fc2.apply(inner, n)
+// apply normalises rows of normed elements and maps rows of joined elements. The
+// result is valid until s is used again.
+func (m merger) apply(s *towerSpace, normed, joined int) []float32 {
+	n := len(s.x) / joined
+	s.normed = m.norm.rows(s.normed, s.x, normed)
+	s.wide = stretch(s.wide, n*m.fc1.weight.N)
+	m.fc1.apply(s.wide, s.normed, n)
+	simd.GELU(s.wide, s.wide)
+	s.mixed = stretch(s.mixed, n*m.fc2.weight.N)
+	m.fc2.apply(s.mixed, s.wide, n)
+	return s.mixed
 }
 
-// apply returns x·Wᵀ + bias for n rows.
-func (l dense) apply(x []float32, n int) []float32 {
-	out := make([]float32, n*l.weight.N)
-	l.addTo(out, x, n)
-	return out
+// apply sets n rows of out to x·Wᵀ + bias.
+func (l dense) apply(out, x []float32, n int) {
+	for r := range n {
+		copy(out[r*l.weight.N:(r+1)*l.weight.N], l.bias)
+	}
+	simd.GemmPacked(1, n, x, l.weight.K, l.weight, out, l.weight.N, true)
 }
 
 // addTo adds x·Wᵀ + bias to n rows of out.
@@ -220,10 +242,11 @@ func (l dense) addTo(out, x []float32, n int) {
 	simd.GemmPacked(1, n, x, l.weight.K, l.weight, out, l.weight.N, true)
 }
 
-// rows returns the layer norm of x in rows of n elements.
-func (s scaling) rows(x []float32, n int) []float32 {
+// rows returns the layer norm of x in rows of n elements, in out where it is
+// large enough.
+func (s scaling) rows(out, x []float32, n int) []float32 {
 	const eps = 1e-6 // fixed in the architecture, not in its configuration
-	out := make([]float32, len(x))
+	out = stretch(out, len(x))
 	for at := 0; at < len(x); at += n {
 		row := out[at : at+n]
 		standardise(row, x[at:at+n], eps)

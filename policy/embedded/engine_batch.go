@@ -23,6 +23,7 @@ type scheduler struct {
 	counters *counters
 
 	decoder  *decoder // nil before the first load
+	pool     *kvPool
 	version  rollout.PolicyVersion
 	waiting  []*sequence
 	active   []*sequence
@@ -40,7 +41,7 @@ type worker struct {
 }
 
 func newScheduler(cfg Config, opts EngineOptions, c *counters) *scheduler {
-	s := &scheduler{cfg: cfg, opts: opts, counters: c}
+	s := &scheduler{cfg: cfg, opts: opts, counters: c, pool: &kvPool{cfg: cfg.Text}}
 	for range opts.Threads {
 		s.workers = append(s.workers, &worker{sampler: sampler{barred: cfg.barred()}})
 	}
@@ -59,7 +60,8 @@ func (c Config) barred() []int32 {
 
 // reset drops everything that belongs to a version.
 func (s *scheduler) reset() {
-	s.prefixes = prefixCache{limit: s.opts.CacheBytes}
+	s.prefixes.clear()
+	s.prefixes.limit = s.opts.CacheBytes
 	s.features = lru[*features]{limit: 64 << 20}
 }
 
@@ -116,6 +118,8 @@ func (s *scheduler) release(q *sequence, err error) {
 	s.counters.sampled.Add(int64(len(q.logprobs)))
 	if q.err == nil {
 		s.prefixes.keep(q.keys[:q.cache.n], q.cache)
+	} else {
+		q.cache.drop()
 	}
 	q.end(err)
 }
@@ -162,9 +166,9 @@ func (s *scheduler) start(q *sequence) bool {
 	}
 	rows := min(q.prompt+q.req.Sampling.MaxTokens, s.cfg.Text.MaxPositionEmbeddings)
 	if reuse > 0 {
-		q.cache = from.extend(s.cfg.Text, rows, reuse)
+		q.cache = from.extend(rows, reuse)
 	} else {
-		q.cache = newKVCache(s.cfg.Text, rows)
+		q.cache = s.pool.newCache(rows)
 	}
 	s.settle(q)
 	s.counters.sequences.Add(1)
@@ -299,7 +303,8 @@ func (s *scheduler) score(ctx context.Context, ids []int32) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, w, cache := s.cfg.Text.VocabSize, &s.workers[0].workspace, newKVCache(s.cfg.Text, len(ids))
+	v, w, cache := s.cfg.Text.VocabSize, &s.workers[0].workspace, s.pool.newCache(len(ids))
+	defer cache.drop()
 	logprobs := make([]float32, 0, len(ids)-1)
 	for lo := 0; lo < len(ids)-1; lo += queryBlock {
 		if err := ctx.Err(); err != nil {

@@ -18,21 +18,35 @@ type prefix struct {
 // keep takes over a cache. One that it extends is dropped.
 func (p *prefixCache) keep(keys []uint64, cache *kvCache) {
 	if len(keys) == 0 || cache.bytes() > p.limit {
+		cache.drop()
 		return
 	}
 	p.kept = slices.DeleteFunc(p.kept, func(k prefix) bool {
 		covered := len(k.keys) <= len(keys) && common(k.keys, keys) == len(k.keys)
 		if covered {
-			p.size -= k.cache.bytes()
+			p.forget(k)
 		}
 		return covered
 	})
 	p.kept = append(p.kept, prefix{keys, cache})
 	p.size += cache.bytes()
 	for p.size > p.limit {
-		p.size -= p.kept[0].cache.bytes()
+		p.forget(p.kept[0])
 		p.kept = slices.Delete(p.kept, 0, 1)
 	}
+}
+
+func (p *prefixCache) forget(k prefix) {
+	p.size -= k.cache.bytes()
+	k.cache.drop()
+}
+
+// clear drops all caches.
+func (p *prefixCache) clear() {
+	for _, k := range p.kept {
+		p.forget(k)
+	}
+	p.kept = nil
 }
 
 // find returns the cache that shares most rows with keys, and how many.

@@ -411,10 +411,12 @@ func testLoadDrains(t *testing.T, batch int) {
 }
 
 func TestPrefixCacheIsBounded(t *testing.T) {
-	text := Small(128).Text
-	one := newKVCache(text, 16).bytes()
+	pool := &kvPool{cfg: Small(128).Text}
+	probe := pool.newCache(16)
+	one := probe.bytes()
+	probe.drop()
 	p := prefixCache{limit: 3 * one}
-	keep := func(keys ...uint64) { p.keep(keys, newKVCache(text, 16)) }
+	keep := func(keys ...uint64) { p.keep(keys, pool.newCache(16)) }
 	keep(1, 2)
 	keep(1, 2, 3) // covers the first
 	keep(1, 5)
@@ -429,9 +431,13 @@ func TestPrefixCacheIsBounded(t *testing.T) {
 	if _, n := p.find([]uint64{1, 5}); n != 1 {
 		t.Errorf("%d rows of the least recently used prefix, want the 1 that another shares", n)
 	}
-	p.keep([]uint64{4}, newKVCache(text, 64))
+	p.keep([]uint64{4}, pool.newCache(64))
 	if p.size != 3*one {
 		t.Errorf("a cache above the limit was kept: %d bytes", p.size)
+	}
+	p.clear()
+	if p.size != 0 || pool.used != 0 || pool.waiting == 0 {
+		t.Errorf("%d bytes are said to be kept, %d to be in use and %d to be waiting, once all were dropped", p.size, pool.used, pool.waiting)
 	}
 }
 
@@ -458,7 +464,23 @@ func TestEngineConcurrentWithCancellations(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	requireMemoryBack(t, e)
 	e.Close()
+}
+
+// requireMemoryBack holds that what no prefix keeps waits to be used again.
+func requireMemoryBack(t *testing.T, e *Engine) {
+	t.Helper()
+	err := e.control(t.Context(), true, func(s *scheduler) error {
+		s.prefixes.clear()
+		if p := s.pool; p.used != 0 || p.waiting == 0 || p.waiting > p.peak {
+			return fmt.Errorf("%d bytes in use, %d waiting, at most %d were in use", p.used, p.waiting, p.peak)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func TestEngineCloseEndsTurns(t *testing.T) {
