@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"xragent/chat"
 	"xragent/rollout"
@@ -224,6 +225,29 @@ func (e *Engine) run() {
 	}
 }
 
+// gather takes the requests that come right behind one another: the turns of a
+// step are asked for at once, and a batch that began with the first alone would
+// keep one thread busy.
+func (e *Engine) gather(s *scheduler) {
+	patience := time.NewTimer(burst)
+	defer patience.Stop()
+	for len(s.waiting) < s.opts.MaxBatch {
+		select {
+		case q := <-e.arrivals:
+			s.waiting = append(s.waiting, q)
+			patience.Reset(burst)
+		case <-patience.C:
+			return
+		case <-e.closing:
+			return
+		}
+	}
+}
+
+// burst is how long a request may come behind another and still be of the same
+// batch: far less than a prefill takes.
+const burst = 500 * time.Microsecond
+
 // receive takes what has arrived, and waits only where there is nothing to
 // step. It returns false when the engine closes.
 func (e *Engine) receive(s *scheduler) bool {
@@ -232,6 +256,7 @@ func (e *Engine) receive(s *scheduler) bool {
 			select {
 			case q := <-e.arrivals:
 				s.waiting = append(s.waiting, q)
+				e.gather(s)
 			case c := <-e.controls:
 				s.take(c)
 			case <-e.closing:
