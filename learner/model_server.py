@@ -156,16 +156,19 @@ class Xragent:
     SOURCE = "toolserver/segment/network/model.safetensors of this repository"
 
     def __init__(self, weights, scratch):
-        import segment
+        from segmenter.films import PARTS
+        from segmenter.prediction import segment
+        from segmenter.weights import load_exported
 
         at(weights, scratch, "weights", self.SOURCE)
-        self.find, self.net, self.structures = segment.segment, segment.load_exported(weights), segment.PARTS
+        self.find, self.net, self.structures = segment, load_exported(weights), PARTS
 
     @staticmethod
     def random(path):
-        import segment
+        from segmenter.network import Net
+        from segmenter.weights import exported
 
-        segment.exported(segment.Net().eval(), path)
+        exported(Net().eval(), path)
         return path
 
     def __call__(self, grey):

@@ -1,8 +1,8 @@
 """Trains and examines the small network that finds lungs and heart in frontal radiographs (toolserver/segment).
 
     segment.py pretrain  --phantoms DIR --out RUN            # on synthetic films
-    segment.py crossval  --data DIR --mode both --out RUN    # five folds of wingspan: real, or both (from pretrain's weights)
-    segment.py final     --data DIR --out RUN                # on all of wingspan
+    segment.py crossval  --data DIR --mode both --out RUN    # five folds of real films: real, or both (from pretrain's weights)
+    segment.py final     --data DIR --out RUN                # on all of them
     segment.py predict   --data DIR --out RUN                # the masks that the following look at
     segment.py discs     --data DIR --out RUN                # what rounding a heart does to its ratio
     segment.py report    --data DIR --out RUN                # every table of docs/segmentation.md, from what the above wrote
@@ -14,6 +14,10 @@ DIR of --data has cxr/, masks/ and meta/ as its SOURCES.md says. The network see
 the pixels' aspect, which wingspan does not keep, is nothing that it can rely on; augmentation varies it. Lungs are named by
 their place: the right one lies on the image's left. A share of the films is shown mirrored under the same rule, so that
 the heart of a mirrored film is found where it is, for the gate to see; nothing is ever flipped when films are measured.
+
+wingspan has all three structures drawn. hannover's masks have both lungs in one, through the heart and behind the
+diaphragm: they say where no lung is, and where a lung or the heart is, and train for that alone. A patient's films are in
+one fold.
 
 A step is bound to its seed, not to the time; the same command on the same machine gives the same weights. One thread
 is the default because a sum's order depends on their number.

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from .films import SIDE, normalise
+from .films import ALLOWED, MIRRORED, SIDE, normalise
 
 
 class Chance:
@@ -116,20 +116,21 @@ def clutter(x, c):
 
 
 def augmented(films, rows, seed):
-    """The films' rows, each as it might have looked elsewhere: grey levels [n, 1, H, W] and classes [n, H, W], in bytes."""
+    """The films' rows, each as it might have looked elsewhere: grey levels [n, 1, H, W] and labels [n, H, W], in bytes."""
     c = Chance(seed, len(rows))
-    both = torch.cat([films.images[rows], films.classes[rows], torch.ones(len(rows), 1, films.STORED, films.STORED)], 1)
+    both = torch.cat([films.images[rows], films.labels[rows], films.lungs()[rows][:, None], torch.ones(len(rows), 1, films.STORED, films.STORED)], 1)
     both = F.grid_sample(both, grids(films.boxes[rows], c), mode="bilinear", padding_mode="zeros", align_corners=False)
     flip = c.happens(0.15)
-    swapped = both[:, [0, 1, 3, 2, 4, 5]].flip(3)
+    n = len(ALLOWED)
+    swapped = both[:, [0, *(1 + m for m in MIRRORED), n + 1, n + 2]].flip(3)
     both = swapped * flip + both * (1 - flip)
-    x, classes, known = both[:, :1], both[:, 1:5], both[:, 5:]
-    x = expose(x, classes[:, 1:3].sum(1, keepdim=True), c)
+    x, labels, lungs, known = both.split([1, n, 1, 1], 1)
+    x = expose(x, lungs, c)
     border = c.uniform(0, 1, 1, 1, 1) * c.happens(0.3)
     x = x * known + border * (1 - known)
     x = clutter(x, c)
-    classes[:, :1] += 1 - known
-    return (x.clamp(0, 1) * 255).round().byte(), classes.argmax(1).byte()
+    labels[:, :1] += 1 - known
+    return (x.clamp(0, 1) * 255).round().byte(), labels.argmax(1).byte()
 
 
 class Pool:
@@ -138,12 +139,12 @@ class Pool:
     def __init__(self, films, each, seed, log):
         self.each = each
         self.images = torch.empty(len(films.names) * each, 1, SIDE, SIDE, dtype=torch.uint8)
-        self.classes = torch.empty(len(films.names) * each, SIDE, SIDE, dtype=torch.uint8)
+        self.labels = torch.empty(len(films.names) * each, SIDE, SIDE, dtype=torch.uint8)
         for i in range(len(films.names)):
             for at in range(0, each, 8):
                 n = min(8, each - at)
                 here = slice(i * each + at, i * each + at + n)
-                self.images[here], self.classes[here] = augmented(films, [i] * n, (seed * 10_000 + i) * 10_000 + at)
+                self.images[here], self.labels[here] = augmented(films, [i] * n, (seed * 10_000 + i) * 10_000 + at)
             if (i + 1) % 12 == 0:
                 log(f"augmented {i + 1} of {len(films.names)} films")
 
@@ -152,17 +153,30 @@ class Pool:
         return [i * self.each + k for i in films for k in range(self.each)]
 
     def batch(self, rows):
-        """Input, and classes as shares of the network's coarser pixels."""
-        classes = F.one_hot(self.classes[rows].long(), 4).permute(0, 3, 1, 2).float()
-        return normalise(self.images[rows].float()), F.avg_pool2d(classes, 2)
+        """Input, and labels as shares of the network's coarser pixels."""
+        labels = F.one_hot(self.labels[rows].long(), len(ALLOWED)).permute(0, 3, 1, 2).float()
+        return normalise(self.images[rows].float()), F.avg_pool2d(labels, 2)
 
 
-def pool_of(args, films, log):
-    path = args.out / "pool.pt"
+class Pools:
+    """Several pools one behind another."""
+
+    def __init__(self, *pools):
+        self.pools = pools
+
+    def rows(self, *films):
+        """Where the forms of each pool's films are: the pool and the row in it."""
+        return [(k, row) for k, (pool, some) in enumerate(zip(self.pools, films)) for row in pool.rows(some)]
+
+    def batch(self, rows):
+        parts = [pool.batch([r for k, r in rows if k == i]) for i, pool in enumerate(self.pools) if any(k == i for k, _ in rows)]
+        return tuple(torch.cat(part) for part in zip(*parts))
+
+
+def pool_of(path, films, each, seed, log):
     if path.exists():
-        pool = torch.load(path, weights_only=False, mmap=True)
-    else:
-        pool = Pool(films, args.each, args.seed, log)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(pool, path)
+        return torch.load(path, weights_only=False, mmap=True)
+    pool = Pool(films, each, seed, log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(pool, path)
     return pool

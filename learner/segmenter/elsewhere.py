@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from .figures import bootstrap
-from .films import read_masks
+from .films import middle, read_masks
 
 
 def hannover(args):
@@ -20,7 +20,7 @@ def hannover(args):
     rows = []
     for path in sorted((args.data / "masks/hannover").glob("*_lungs.png")):
         name = path.stem.removesuffix("_lungs")
-        drawn, found = np.array(Image.open(path)) > 127, read_masks(args.out / "final/hannover", name)
+        drawn, found = np.array(Image.open(path)) > 127, read_masks(args.out / args.mode / "hannover", name)
         lungs, iou, with_heart = found[0] | found[1], [], []
         for lung, side, half in zip(found[:2], halves(drawn), halves(np.ones_like(drawn), at=middle(drawn))):
             iou.append((lung & side).sum() / max((lung | side).sum(), 1))
@@ -55,14 +55,6 @@ def admitted(path):
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return {pathlib.Path(r["file"]).stem: " ".join(r.get("shown") or []) for r in rows}
-
-
-def middle(mask):
-    """The column in the middle where a mask of both lungs is narrowest."""
-    columns = mask.sum(0).astype(float)
-    at = np.flatnonzero(columns)
-    low, high = at[0] + (at[-1] - at[0]) * 2 // 5, at[0] + (at[-1] - at[0]) * 3 // 5
-    return low + int(np.argmin(columns[low:high]))
 
 
 def halves(mask, at=None):

@@ -38,7 +38,7 @@ def synthetic():
 def export(args):
     tensors = exported(load(args.out / "final/weights.safetensors"), args.to / "model.safetensors")
     root = args.data
-    films = [*(root / "cxr/wingspan").iterdir(), *(root / "masks/wingspan").iterdir()]
+    films = {name: list((root / "cxr" / name).iterdir()) for name in ("wingspan", "hannover")}
     record = {
         "weights_sha256": hashlib.sha256((args.to / "model.safetensors").read_bytes()).hexdigest(),
         "parameters": sum(t.numel() for t in tensors.values()),
@@ -46,7 +46,10 @@ def export(args):
         "commands": COMMAND_LINES,
         "settings": {k: json.loads((args.out / k / "settings.json").read_text()) for k in ("phantoms", "final")},
         "data": {
-            "wingspan": {"films": len(films) // 4, "sha256_of_names_and_hashes": digest(films, root)},
+            **{
+                name: {"films": len(here), "sha256_of_names_and_hashes": digest([*here, *(root / "masks" / name).iterdir()], root)}
+                for name, here in films.items()
+            },
             "phantoms": {"films": len(list(args.phantoms.glob("*_heart.png"))), "sha256_of_names_and_hashes": digest(args.phantoms.glob("*.png"), args.phantoms)},
         },
         "licence": LICENCE,
@@ -56,15 +59,16 @@ def export(args):
 
 
 LICENCE = (
-    "Apache-2.0 as this project. Trained on the project's own phantoms and on 48 films of the wingspan set, whose authors "
+    "Apache-2.0 as this project. Trained on the project's own phantoms; on 48 films of the wingspan set, whose authors "
     "publish images, masks and ratios under the MIT licence, Copyright (c) 2020 Nanqing Dong "
-    "(github.com/eveningdong/cardiothoracic_ratio_estimation_dataset; Dong et al., MICCAI 2018). No film and no mask is part "
-    "of the weights' distribution. Not for clinical use."
+    "(github.com/eveningdong/cardiothoracic_ratio_estimation_dataset; Dong et al., MICCAI 2018); and on 54 films of the COVID-19 "
+    "image repository of Hannover Medical School (CC BY 3.0, doi 10.6084/m9.figshare.12275009) with lung masks by V7 Labs "
+    "(covid-19-xray-dataset, CC BY 4.0). No film and no mask is part of the weights' distribution. Not for clinical use."
 )
 COMMAND_LINES = [
     "go run ./scripts/phantommasks -seed 4711 -films 600 PHANTOMS",
     "python learner/segment.py pretrain --phantoms PHANTOMS --out RUN --steps 300 --each 4",
-    "python learner/segment.py final --data DATA --out RUN --steps 1200",
+    "python learner/segment.py final --data DATA --out RUN --steps 1600",
     "python learner/segment.py export --data DATA --phantoms PHANTOMS --out RUN --to toolserver/segment/network",
 ]
 

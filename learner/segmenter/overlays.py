@@ -45,7 +45,7 @@ def overlays(args):
     films = []
     for path in sorted((args.data / "cxr/hannover").iterdir()):
         drawn = np.array(Image.open(args.data / f"masks/hannover/{path.stem}_lungs.png")) > 127
-        films.append(painted(read_grey(path), read_masks(args.out / "final/hannover", path.stem), [drawn], path.stem))
+        films.append(painted(read_grey(path), read_masks(args.out / "both/hannover", path.stem), [drawn], path.stem))
     sheet(args.out / "hannover.jpg", films)
     net, films = load(args.out / "final/weights.safetensors"), []
     for path in sorted(p for folder in ("nih", "cc_articles", "vqa_rad") for p in (args.data / "cxr" / folder).iterdir()):

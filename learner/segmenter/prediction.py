@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from .films import normalise, read_grey, squeeze, write_masks
-from .training import FOLDS, folds_of
+from .training import FOLDS, folds_of, hannover_folds
 from .weights import exported, load
 
 DISC = 4  # radius, in the logits' pixels, of the disc that a heart is rounded with
@@ -78,7 +78,7 @@ def structure(mask):
 
 
 def predict(args):
-    """Writes the masks of wingspan by networks that were not trained on the film, and of hannover by the final one."""
+    """Writes the masks of both hospitals' films by networks that were not trained on the film, or on its patient."""
     for mode in ("phantoms", "real", "both"):
         folder = args.out / mode
         nets = {k: load(folder / f"fold{k}.safetensors") for k in range(FOLDS) if (folder / f"fold{k}.safetensors").exists()}
@@ -91,11 +91,16 @@ def predict(args):
                     exported(nets[k], folder / f"export/fold{k}.safetensors")
                 grey = read_grey(args.data / f"cxr/wingspan/{name}.png")
                 write_masks(folder / "masks", name, segment(nets[k], grey))
+        for path, k in elsewhere(args.data):
+            if k in nets:
+                write_masks(folder / "hannover", path.stem, segment(nets[k], read_grey(path)))
     for k in range(FOLDS):
-        paths = [str((args.data / f"cxr/wingspan/{n}.png").resolve()) for n, fold in sorted(folds_of(names).items()) if fold == k]
-        (args.out / f"both/fold{k}.txt").write_text("\n".join(paths) + "\n")
-    weights = args.out / "final/weights.safetensors"
-    if weights.exists():
-        net = load(weights)
-        for path in sorted((args.data / "cxr/hannover").iterdir()):
-            write_masks(args.out / "final/hannover", path.stem, segment(net, read_grey(path)))
+        here = [args.data / f"cxr/wingspan/{n}.png" for n, fold in sorted(folds_of(names).items()) if fold == k]
+        for name, paths in [("fold", here), ("hannover", [p for p, fold in elsewhere(args.data) if fold == k])]:
+            (args.out / f"both/{name}{k}.txt").write_text("".join(f"{p.resolve()}\n" for p in paths))
+
+
+def elsewhere(data):
+    """The films of hannover, with their folds."""
+    folds = hannover_folds(data)
+    return [(path, folds[path.stem]) for path in sorted((data / "cxr/hannover").iterdir())]

@@ -9,18 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .augment import Pool, pool_of
-from .films import phantoms, wingspan
+from .augment import Pool, Pools, pool_of
+from .films import ALLOWED, hannover, patients, phantoms, wingspan
 from .network import Net, parameters
 from .weights import load, save
 
 FOLDS = 5
 
 
-def loss_of(logits, classes):
-    """Cross-entropy plus 1 - Dice of the three structures."""
-    entropy = F.cross_entropy(logits, classes)
-    p = logits.softmax(1)
+def loss_of(logits, labels):
+    """Cross-entropy, of the allowed classes together where several are, plus 1 - Dice of the three structures on the films
+    that have all of them drawn."""
+    logp = logits.log_softmax(1)
+    entropy = 0
+    for label, classes in enumerate(ALLOWED[:-1]):
+        entropy = entropy - (labels[:, label] * logp[:, list(classes)].logsumexp(1)).sum()
+    entropy = entropy / labels[:, 0].numel()
+    whole = labels[:, 4:].sum((1, 2, 3)) == 0
+    p, classes = logits[whole].softmax(1), labels[whole, :4]
     both, sums = (p * classes).sum((0, 2, 3))[1:], (p + classes).sum((0, 2, 3))[1:]
     return entropy + (1 - (2 * both + 1) / (sums + 1)).mean()
 
@@ -96,26 +102,42 @@ def folds_of(names):
     return {n: i % FOLDS for i, n in enumerate(order)}
 
 
+def hannover_folds(data):
+    """The fold of each film of hannover: all of a patient in one."""
+    of = patients(data)
+    folds = folds_of(sorted(set(of.values())))
+    return {name: folds[patient] for name, patient in of.items()}
+
+
+def real_films(args, log):
+    """Films of both hospitals: their names and forms. Of hannover's, whose masks say less, there are fewer forms."""
+    drawn, partly = wingspan(args.data), hannover(args.data)
+    log(f"{len(drawn.names)} films of wingspan, {len(partly.names)} of hannover")
+    pools = Pools(
+        pool_of(args.out / "wingspan.pt", drawn, args.each, args.seed, log),
+        pool_of(args.out / "hannover.pt", partly, args.each // 3, args.seed + 1, log),
+    )
+    return drawn.names, partly.names, pools
+
+
 def crossval(args):
-    films = wingspan(args.data)
-    fold = folds_of(films.names)
     out = args.out / args.mode
     log = logger(out / "log.txt")
-    log(f"{len(films.names)} films; {note(args, out)}")
-    pool = pool_of(args, films, log)
+    log(f"{note(args, out)}")
+    drawn, partly, pools = real_films(args, log)
+    fold, by_patient = folds_of(drawn), hannover_folds(args.data)
     for k in range(FOLDS):
         if (out / f"fold{k}.safetensors").exists():
             continue
-        rows = [i for i, n in enumerate(films.names) if fold[n] != k]
-        net = train(fresh(args, args.seed + k, k), pool, pool.rows(rows), args, args.seed + k, log)
+        rows = pools.rows([i for i, n in enumerate(drawn) if fold[n] != k], [i for i, n in enumerate(partly) if by_patient[n] != k])
+        net = train(fresh(args, args.seed + k, k), pools, rows, args, args.seed + k, log)
         save(net, out / f"fold{k}.safetensors")
         log(f"fold {k} done")
 
 
 def final(args):
-    films = wingspan(args.data)
     log = logger(args.out / "final/log.txt")
-    log(f"{len(films.names)} films; {note(args, args.out / 'final')}")
-    pool = pool_of(args, films, log)
-    net = train(fresh(args, args.seed), pool, pool.rows(range(len(films.names))), args, args.seed, log)
+    log(f"{note(args, args.out / 'final')}")
+    drawn, partly, pools = real_films(args, log)
+    net = train(fresh(args, args.seed), pools, pools.rows(range(len(drawn)), range(len(partly))), args, args.seed, log)
     save(net, args.out / "final/weights.safetensors")
