@@ -1,6 +1,6 @@
 // Package archtest holds the repository's rules as tests: who may import whom,
 // one package comment a folder, no clock or global randomness in pure packages,
-// no large files.
+// no large files, no name that one Python file uses of another and that is not there.
 //
 // It parses the files itself instead of running "go list": the go command
 // caches test results and sees only the files that a test opens.
