@@ -184,8 +184,15 @@ func (a *analysis) mark() {
 	}
 	majority := a.rep.Priors[0]
 	for _, p := range a.rep.Priors {
-		if above := p.Pixels.Value - majority.Pixels.Value; p.Name == string(Shuffled) && above > WithinPoints {
+		if p.Name != string(Shuffled) {
+			continue
+		}
+		if above := p.Pixels.Value - majority.Pixels.Value; above > WithinPoints {
 			mark("with another study's images %.1f points above the majority on questions that pixels decide: more than %.0f; something leaks", 100*above, 100*WithinPoints)
+		}
+		if p.Balanced.Leaks() {
+			mark("with another study's images a balanced accuracy %.1f points above that of a constant answer on questions that pixels decide: more than %.0f; something leaks",
+				100*p.Balanced.Over(), 100*WithinPoints)
 		}
 	}
 	if i := a.rep.GateTells; i != nil && i.Exceeds {

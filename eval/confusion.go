@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"slices"
 
 	"xragent/dataset"
@@ -39,7 +40,7 @@ func (a *analysis) confusions() {
 				rows = append(rows, r)
 			}
 		}
-		if keys := distinct(rows, func(r Row) string { return r.Key }); len(rows) > 0 && len(keys) <= mostKeys {
+		if keys := distinct(rows, Row.key); len(rows) > 0 && len(keys) <= mostKeys {
 			a.rep.Confusions = append(a.rep.Confusions, confuse(template, keys, rows))
 		}
 	}
@@ -57,7 +58,12 @@ const (
 )
 
 func confuse(template string, keys []string, rows []Row) Confusion {
-	c := Confusion{Template: template, N: len(rows), Keys: keys, Given: append(slices.Clone(keys), otherAnswer, noAnswer)}
+	c := Confusion{Template: template, N: len(rows)}
+	names := wording(rows)
+	for _, k := range keys {
+		c.Keys = append(c.Keys, names[k])
+	}
+	c.Given = append(slices.Clone(c.Keys), otherAnswer, noAnswer)
 	for range keys {
 		c.Counts = append(c.Counts, make([]int, len(c.Given)))
 	}
@@ -69,7 +75,7 @@ func confuse(template string, keys []string, rows []Row) Confusion {
 		if r.Invalid {
 			column = len(keys) + 1
 		}
-		c.Counts[slices.Index(keys, r.Key)][column]++
+		c.Counts[slices.Index(keys, r.key())][column]++
 		c.Right += one(r.Strict)
 	}
 	return c
@@ -78,21 +84,22 @@ func confuse(template string, keys []string, rows []Row) Confusion {
 // frequencies compares how often each answer of a template is given and right.
 func frequencies(c Condition, rows []Row) []Frequency {
 	var out []Frequency
+	names := wording(rows)
 	for _, template := range distinct(rows, func(r Row) string { return r.Template }) {
 		key, given, n := map[string]int{}, map[string]int{}, 0
 		var answers []string
 		for _, r := range rows {
 			if r.Template == template && r.Kind != dataset.Report {
-				answers = append(answers, r.Key, r.Given)
-				key[r.Key]++
-				given[r.Given]++
+				answers = append(answers, r.key(), r.answered())
+				key[r.key()]++
+				given[r.answered()]++
 				n++
 			}
 		}
 		slices.Sort(answers)
 		for _, answer := range slices.Compact(answers) {
 			if answer != "" {
-				out = append(out, Frequency{c, template, answer, n, float64(key[answer]) / float64(n), float64(given[answer]) / float64(n)})
+				out = append(out, Frequency{c, template, cmp.Or(names[answer], answer), n, float64(key[answer]) / float64(n), float64(given[answer]) / float64(n)})
 			}
 		}
 	}

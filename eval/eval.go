@@ -241,24 +241,6 @@ func seen(t rollout.Trajectory) string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// AnswerText is the reference answer as text: the option's wording for multiple
-// choice, where letters carry no meaning of their own.
-func AnswerText(s dataset.Sample) string {
-	if s.Prompt.Kind == dataset.Report {
-		return fmt.Sprint(s.Positive)
-	}
-	return givenText(s.Answer, s)
-}
-
-func givenText(answer string, s dataset.Sample) string {
-	if s.Prompt.Kind == dataset.MultipleChoice {
-		if i := slices.Index(s.Prompt.Letters(), answer); i >= 0 {
-			return s.Prompt.Options[i]
-		}
-	}
-	return answer
-}
-
 // parallel calls do(0..n-1) from at most limit goroutines and stops at the first error.
 func parallel(ctx context.Context, limit, n int, progress func(done, total int), do func(context.Context, int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)

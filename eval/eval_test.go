@@ -63,8 +63,9 @@ func TestMajorityIsPerTemplate(t *testing.T) {
 		{Template: "view", Key: "pa"}, {Template: "view", Key: "ap"},
 	}
 	hits := 0
-	for _, h := range majorityHits(rows) {
-		hits += one(h)
+	constant := strongest(rows)
+	for _, r := range rows {
+		hits += one(constant(r))
 	}
 	if hits != 3 { // large, large, and the tie of view to "ap"
 		t.Errorf("majority gets %d of 5, want 3", hits)

@@ -64,7 +64,7 @@ func (a *analysis) gate() {
 		if row.asksOfFilm() {
 			continue
 		}
-		gate, answer, template = append(gate, fmt.Sprint(row.Admitted)), append(answer, row.Key), append(template, row.Template)
+		gate, answer, template = append(gate, fmt.Sprint(row.Admitted)), append(answer, row.key()), append(template, row.Template)
 	}
 	tells := MutualInformation(gate, answer, template, a.seed)
 	a.rep.GateTells = &tells

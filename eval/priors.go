@@ -12,6 +12,8 @@ type Prior struct {
 	What   string   `json:"what"`
 	All    Interval `json:"all"`
 	Pixels Interval `json:"pixels"` // questions that pixels decide
+	// Balanced is of those that pixels decide; of none for answers dealt out.
+	Balanced Balanced `json:"balanced"`
 }
 
 // MajorityOfTrain names the prior that a constant answer per template has, chosen
@@ -34,33 +36,33 @@ func (a *analysis) priors(train []dataset.Sample) {
 		plain = plain.First(a.rep.Asked)
 	}
 	a.rep.AsIs = plain.Summarise()
-	add := func(name, what string, rows []Row, right func(i int) bool) {
-		p := Prior{Name: name, What: what}
-		var all, pixels [2]int
-		for i, row := range rows {
-			all[0], all[1] = all[0]+one(right(i)), all[1]+1
+	add := func(name, what string, rows []Row, right func(Row) bool) {
+		var decided []Row
+		all, pixels := 0, 0
+		for _, row := range rows {
+			all += one(right(row))
 			if row.pixels() {
-				pixels[0], pixels[1] = pixels[0]+one(right(i)), pixels[1]+1
+				decided = append(decided, row)
+				pixels += one(right(row))
 			}
 		}
-		p.All, p.Pixels = Wilson(all[0], all[1]), Wilson(pixels[0], pixels[1])
-		a.rep.Priors = append(a.rep.Priors, p)
+		a.rep.Priors = append(a.rep.Priors, Prior{name, what, Wilson(all, len(rows)), Wilson(pixels, len(decided)), Balance(decided, right)})
 	}
-	hits := majorityHits(plain.Rows)
-	add("majority", "the strongest constant answer per template on these very questions", plain.Rows, func(i int) bool { return hits[i] })
+	add("majority", "the strongest constant answer per template on these very questions", plain.Rows, strongest(plain.Rows))
 	if learned := trainMajority(train); len(learned) > 0 {
 		add(MajorityOfTrain, "the most frequent answer per template of the training split", plain.Rows,
-			func(i int) bool { return plain.Rows[i].Key == learned[plain.Rows[i].Template] })
+			func(r Row) bool { return r.key() == learned[r.Template] })
 	}
+	strict := func(r Row) bool { return r.Strict }
 	for _, c := range Controls {
 		if r, ok := a.find(a.last(), c.Condition); ok && c.Section == Priors {
-			add(string(c.Condition), c.What, r.Rows, func(i int) bool { return r.Rows[i].Strict })
+			add(string(c.Condition), c.What, r.Rows, strict)
 			if c.Condition == Shuffled {
 				a.rep.Priors = append(a.rep.Priors, dealt(r.Rows))
 			}
 		}
 	}
-	add(string(Plain), "the policy, for comparison", plain.Rows, func(i int) bool { return plain.Rows[i].Strict })
+	add(string(Plain), "the policy, for comparison", plain.Rows, strict)
 }
 
 // dealt is what shuffled images must come to if nothing leaks: the same answers,
@@ -74,7 +76,7 @@ func dealt(rows []Row) Prior {
 			keys, given, hits, of := map[string]int{}, map[string]int{}, 0, 0
 			for _, r := range rows {
 				if r.Template == template && in(r) {
-					keys[r.Key]++
+					keys[r.key()]++
 					given[r.answered()]++
 					of++
 				}
@@ -91,22 +93,13 @@ func dealt(rows []Row) Prior {
 		All: expect(func(Row) bool { return true }), Pixels: expect(Row.pixels)}
 }
 
-// answered is what the answer comes to: the reference where it is right, however
-// it was worded, else what was given.
-func (r Row) answered() string {
-	if r.Strict {
-		return r.Key
-	}
-	return r.Given
-}
-
 func trainMajority(train []dataset.Sample) map[string]string {
 	counts := map[string]map[string]int{}
 	for _, s := range train {
 		if counts[s.Template] == nil {
 			counts[s.Template] = map[string]int{}
 		}
-		counts[s.Template][AnswerText(s)]++
+		counts[s.Template][form(s.Prompt.Kind, AnswerText(s))]++
 	}
 	out := map[string]string{}
 	for t, c := range counts {

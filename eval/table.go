@@ -41,10 +41,10 @@ func (s Summary) All() Line { return s.Lines[0] }
 // Summarise groups a result's rows. Majorities are taken per template over all
 // rows, then averaged within each group.
 func (r Result) Summarise() Summary {
-	hit := majorityHits(r.Rows)
+	constant := strongest(r.Rows)
 	s := Summary{Name: r.Name, Condition: r.Condition, Split: r.Split, Clustered: clustered(r.Rows)}
 	add := func(group string, keep func(Row) bool) {
-		if line, ok := summarise(group, r.Rows, hit, keep); ok {
+		if line, ok := summarise(group, r.Rows, constant, keep); ok {
 			s.Lines = append(s.Lines, line)
 		}
 	}
@@ -88,17 +88,17 @@ func clustered(rows []Row) *[2]float64 {
 	return &[2]float64{low, high}
 }
 
-func summarise(group string, rows []Row, hit []bool, keep func(Row) bool) (Line, bool) {
+func summarise(group string, rows []Row, constant func(Row) bool, keep func(Row) bool) (Line, bool) {
 	line := Line{Group: group}
 	right, lenient, majority, n := 0, 0, 0, 0
-	for i, row := range rows {
+	for _, row := range rows {
 		if !keep(row) {
 			continue
 		}
 		n++
 		right += one(row.Strict)
 		lenient += one(row.Lenient)
-		majority += one(hit[i])
+		majority += one(constant(row))
 		line.Invalid += one(row.Invalid)
 		line.Calls += float64(row.Calls)
 	}
@@ -119,25 +119,21 @@ func one(b bool) int {
 	return 0
 }
 
-// majorityHits says which rows the most frequent answer of their template gets
-// right; ties go to the answer that sorts first.
-func majorityHits(rows []Row) []bool {
+// strongest reports what the most frequent answer of each template gets right; of
+// equally frequent ones it takes the one that sorts first.
+func strongest(rows []Row) func(Row) bool {
 	counts := map[string]map[string]int{}
 	for _, r := range rows {
 		if counts[r.Template] == nil {
 			counts[r.Template] = map[string]int{}
 		}
-		counts[r.Template][r.Key]++
+		counts[r.Template][r.key()]++
 	}
 	best := map[string]string{}
 	for template, byKey := range counts {
 		best[template] = mostFrequent(byKey)
 	}
-	hit := make([]bool, len(rows))
-	for i, r := range rows {
-		hit[i] = r.Key == best[r.Template]
-	}
-	return hit
+	return func(r Row) bool { return r.key() == best[r.Template] }
 }
 
 func mostFrequent(counts map[string]int) string {

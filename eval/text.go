@@ -106,9 +106,9 @@ func (r Report) pairsText(t *table) {
 }
 
 func (r Report) priorsText(t *table) {
-	t.head("Priors: what can be had without reading this film ("+r.Policy()+")", "prior\tall\tpixels decide\twhat")
+	t.head("Priors: what can be had without reading this film ("+r.Policy()+")", "prior\tall\tpixels decide\tbalanced\twhat")
 	for _, p := range r.Priors {
-		t.row("%s\t%s\t%s\t%s", words(p.Name), pct(p.All), pct(p.Pixels), p.What)
+		t.row("%s\t%s\t%s\t%s\t%s", words(p.Name), pct(p.All), pct(p.Pixels), p.Balanced, p.What)
 	}
 }
 

@@ -51,6 +51,7 @@ type PriorLine struct {
 	Pixels   eval.Interval `json:"pixels"`
 	Majority eval.Interval `json:"majority"` // where pixels decide
 	Learned  eval.Interval `json:"learned"`  // the same, of the training split; of no question where it is not known
+	Balanced eval.Balanced `json:"balanced"` // where pixels decide, all seeds' questions together; of none for answers dealt out
 }
 
 // A RoutingLine says for whom an arm calls tools: questions that the baseline
@@ -156,24 +157,24 @@ func farLine(arm string, of []Outcome) (FarLine, bool) {
 	return line, len(line.Each) > 0
 }
 
-// leaks marks where images of another study leave a policy more than the points
-// that chance allows away from what needs no film, and what it comes to when its
-// answers are dealt out, which is the measure for less.
+// leaks marks where images of another study leave a policy further from what
+// needs no film than the points that chance allows.
 func (c Controls) leaks() []string {
 	var out []string
 	for _, p := range c.Priors {
-		if p.Prior != string(eval.Shuffled) || math.Abs(p.Pixels.Value-p.Majority.Value) <= eval.WithinPoints {
+		if p.Prior != string(eval.Shuffled) {
 			continue
 		}
-		dealt := ""
-		if i := slices.IndexFunc(c.Priors, func(d PriorLine) bool { return d.Arm == p.Arm && d.Prior == eval.DealtOut }); i >= 0 {
-			dealt = fmt.Sprintf("; its answers dealt out at random come to %.1f", 100*c.Priors[i].Pixels.Value)
+		if above := p.Pixels.Value - p.Majority.Value; above > eval.WithinPoints {
+			out = append(out, fmt.Sprintf("%s with another study's images, where pixels decide: %.1f points above the strongest constant answer: something leaks", p.Arm, 100*above))
 		}
-		what := "below the strongest constant answer, as one that follows the wrong film must be"
-		if p.Pixels.Value > p.Majority.Value {
-			what = "above the strongest constant answer: something leaks"
+		if off := p.Balanced.Over(); math.Abs(off) > eval.WithinPoints {
+			what := "below that of a constant answer: it answers in words that are never right"
+			if off > 0 {
+				what = "above that of a constant answer: something leaks"
+			}
+			out = append(out, fmt.Sprintf("%s with another study's images, where pixels decide: a balanced accuracy %.1f points %s", p.Arm, 100*math.Abs(off), what))
 		}
-		out = append(out, fmt.Sprintf("%s with another study's images, where pixels decide: %.1f points %s%s", p.Arm, 100*math.Abs(p.Pixels.Value-p.Majority.Value), what, dealt))
 	}
 	return out
 }
@@ -267,6 +268,7 @@ func priorLines(arm string, reports []eval.Report, learned eval.Interval) []Prio
 			}
 			x := &out[i]
 			x.All, x.Pixels, x.Majority = sum(x.All, p.All), sum(x.Pixels, p.Pixels), sum(x.Majority, majority.Pixels)
+			x.Balanced = x.Balanced.With(p.Balanced)
 		}
 	}
 	return out

@@ -352,8 +352,10 @@ func TestControls(t *testing.T) {
 			t.Errorf("%+v: got %+v, pooled %+v", want, l, l.Pooled)
 		}
 	}
+	// Under shuffled images t0 has two of three zeros right and both ones, t1 nothing:
+	// balanced (2/3 + 1)/2 and 0.
 	if p := table.Controls.Priors[1]; p.Arm != "rl" || p.Prior != "images_shuffled" || p.Pixels.Right != 1200 || p.Majority.Right != 1800 || p.Pixels.N != 3000 ||
-		p.Learned.Right != 1350 || p.Learned.N != 3000 {
+		p.Learned.Right != 1350 || p.Learned.N != 3000 || p.Balanced.N != 3000 || math.Abs(p.Balanced.Value-5./12) > 1e-12 || p.Balanced.Constant != 0.5 {
 		t.Errorf("priors %+v", table.Controls.Priors)
 	}
 	// Of ten questions the baseline without tools has 0–5 right: t0 all five, t1
@@ -371,7 +373,7 @@ func TestControls(t *testing.T) {
 	if far := table.Controls.Far; len(far) != 1 || far[0].Arm != "rl" || far[0].Accuracy.Right != 900 || far[0].Accuracy.N != 3000 || math.Abs(far[0].Test-0.7) > 1e-12 {
 		t.Errorf("out of distribution: %+v", far)
 	}
-	if !strings.Contains(strings.Join(table.Marks, " "), "rl with another study's images, where pixels decide: 20.0 points below") {
+	if !strings.Contains(strings.Join(table.Marks, " "), "rl with another study's images, where pixels decide: a balanced accuracy 8.3 points below") {
 		t.Errorf("marks %q", table.Marks)
 	}
 	var text strings.Builder

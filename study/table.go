@@ -147,7 +147,7 @@ func (c Controls) write(w io.Writer, render func(grid) string) error {
 		grid  grid
 	}{
 		{"Controls, against the same policy as it is; gains and intervals as above.", c.lines()},
-		{"What is had without reading the film, where pixels decide, against constant answers per template:\nthe strongest on these very questions (majority), and the most frequent of the training split (of train).", c.priors()},
+		{"What is had without reading the film, where pixels decide, against constant answers per template:\nthe strongest on these very questions (majority), and the most frequent of the training split (of train). Balanced: the answers of a template weighed alike, where\nwhatever does not know the film comes to what a constant answer has.", c.priors()},
 		{"Questions on which tools are called: of those that the baseline gets wrong with tools off, and of those that it gets right.\nRatios: Mantel and Haenszel's over templates and seeds. Rescued: of the first, right with tools; damaged: of the second, wrong with them.", c.routing()},
 		{"Out of distribution: the split that is made unlike training.", c.far()},
 	} {
@@ -191,14 +191,18 @@ func (c Controls) far() grid {
 }
 
 func (c Controls) priors() grid {
-	g := grid{header: []string{"arm", "prior", "n", "accuracy", "95 % interval", "majority", "difference", "of train", "difference"}}
+	g := grid{header: []string{"arm", "prior", "n", "accuracy", "95 % interval", "majority", "difference", "of train", "difference", "balanced", "95 % interval", "a constant", "difference"}}
 	for _, p := range c.Priors {
 		learned, above := "-", "-"
 		if p.Learned.N == p.Pixels.N { // known for every seed
 			learned, above = points(p.Learned.Value), signed(p.Pixels.Value-p.Learned.Value)
 		}
-		g.rows = append(g.rows, []string{p.Arm, underscored(p.Prior), fmt.Sprint(p.Pixels.N), points(p.Pixels.Value), between(p.Pixels.Low, p.Pixels.High),
-			points(p.Majority.Value), signed(p.Pixels.Value - p.Majority.Value), learned, above})
+		row := []string{p.Arm, underscored(p.Prior), fmt.Sprint(p.Pixels.N), points(p.Pixels.Value), between(p.Pixels.Low, p.Pixels.High),
+			points(p.Majority.Value), signed(p.Pixels.Value - p.Majority.Value), learned, above, "-", "-", "-", "-"}
+		if b := p.Balanced; b.N > 0 {
+			row = append(row[:9], points(b.Value), between(b.Low, b.High), points(b.Constant), signed(b.Over()))
+		}
+		g.rows = append(g.rows, row)
 	}
 	return g
 }
