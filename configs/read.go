@@ -52,6 +52,9 @@ func Read(path string, settings []string) (Run, error) {
 	if run.Policy.Backend == "remote" && under(keys, "stages") == "" {
 		run.Stages = slices.DeleteFunc(run.Stages, func(s string) bool { return s == StagePre })
 	}
+	if bytes.HasPrefix(text, []byte(resolvedMark)) {
+		keys = keysOf(settings)
+	}
 	run.derive()
 	return run, run.validate(path, keys)
 }
@@ -100,8 +103,28 @@ func nameOf(path string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(base, ".yaml"), ".yml")
 }
 
+// resolvedMark begins a file that gives every key, so that those without effect
+// are no mistake in it.
+const resolvedMark = "# Every key of a run, as it was resolved. A pipeline file needs those that differ from the defaults only.\n"
+
+// keysOf returns the keys of settings.
+func keysOf(settings []string) []string {
+	var keys []string
+	for _, s := range settings {
+		key, _, _ := strings.Cut(s, "=")
+		keys = append(keys, key)
+	}
+	return keys
+}
+
 // Marshal writes the resolved configuration.
 func (r Run) Marshal() ([]byte, error) { return yaml.Marshal(r) }
+
+// File writes the resolved configuration as a pipeline file, which [Read] reads.
+func (r Run) File() ([]byte, error) {
+	text, err := r.Marshal()
+	return append([]byte(resolvedMark), text...), err
+}
 
 // overlay sets what text gives, and adds its dotted keys with their values to
 // given. Errors start with line:column where there is one.

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,6 +60,29 @@ func TestReadKeepsDefaults(t *testing.T) {
 		if want := Default().GRPO; run.GRPO != want {
 			t.Errorf("%q: grpo is %+v, want %+v", text, run.GRPO, want)
 		}
+	}
+}
+
+// What a run writes down of itself can be given as its pipeline file, with keys
+// that this run does not heed; settings over it are held to what it heeds.
+func TestReadsWhatARunResolved(t *testing.T) {
+	began, err := readText(t, "", "stages=[corpus, sft]", "policy.embedded.threads=1", "run.dir=elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := began.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := readText(t, string(text))
+	if err != nil {
+		t.Fatalf("a run's own file is refused: %v", err)
+	}
+	if was, err := again.File(); err != nil || !bytes.Equal(was, text) {
+		t.Errorf("%v; read again it is\n%s\nnot\n%s", err, was, text)
+	}
+	if _, err := readText(t, string(text), "data.root=x"); err == nil || !strings.Contains(err.Error(), "data.root has no effect") {
+		t.Errorf("a setting without effect over it: %v", err)
 	}
 }
 

@@ -67,7 +67,7 @@ func oneFile(cmd *cobra.Command, args []string) error {
 }
 
 func printConfig(cmd *cobra.Command, cfg configs.Run) error {
-	text, err := cfg.Marshal()
+	text, err := cfg.File()
 	if err == nil {
 		_, err = cmd.OutOrStdout().Write(text)
 	}

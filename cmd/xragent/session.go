@@ -135,7 +135,7 @@ func (s *session) notice(format string, args ...any) { fmt.Fprintf(s.log, format
 // nothing that decides the result has changed. The folder is this process's
 // alone until release.
 func (s *session) claim() error {
-	text, err := s.cfg.Marshal()
+	text, err := s.cfg.File()
 	if err != nil {
 		return err
 	}
