@@ -11,7 +11,10 @@ import (
 	"xragent/rollout"
 )
 
-var filmCount = flag.Int("films", 20, "films on which the gate and region_parse are measured")
+var (
+	filmCount = flag.Int("films", 20, "films on which the gate and region_parse are measured")
+	filmSeed  = flag.Uint64("world", world.Seed, "seed of the world that the gate's films are of")
+)
 
 // TestGateAgainstTruth measures how the gate and the numbers agree with the
 // generator's truth. With -v it prints the table; with -films 300 it takes half
@@ -25,6 +28,7 @@ func TestGateAgainstTruth(t *testing.T) {
 	var ctr, ln, shift []float64
 	var smaller rates // a lung that has lost volume, by the asymmetry's category
 	cfg := world
+	cfg.Seed = *filmSeed
 	cfg.Train = max(cfg.Train, *filmCount)
 	for i := range *filmCount {
 		study := phantom.Generate(cfg, i)

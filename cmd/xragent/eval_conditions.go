@@ -170,9 +170,9 @@ func (x *exam) key(j eval.Job, digest string, asked []dataset.Sample) (string, e
 		eval.Version, digest, j.Condition, eval.QuestionsDigest(asked),
 		x.cfg.Temperature, x.cfg.MaxTokens, x.cfg.Retries, x.cfg.Seed,
 		reward.Version, x.s.cfg.Reward, x.s.cfg.GRPO.Tools, x.s.cfg.GRPO.Gate,
-		x.s.tools.Schemas(), t.Segmenter, t.Gate, t.Crop, t.Noise,
+		x.s.tools.Schemas(), measure.Version, t.Segmenter, t.Gate, t.Crop, t.Noise,
 		l.KMax, l.MaxContext, l.MaxImages, l.ImageTokens,
-		chat.SystemPrompt, blobs.Digest(x.s.codec.JSON()), x.s.images.Hash(), x.s.cfg.GRPO.Tools, x.s.cfg.GRPO.Gate,
+		chat.SystemPrompt, blobs.Digest(x.s.codec.JSON()), x.s.images.Hash(),
 	}
 	if c, ok := eval.Find(j.Condition); ok && c.Revision > 0 {
 		parts = append(parts, c.Revision)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"xragent/internal/simd"
 	"xragent/reward"
 	"xragent/study"
+	"xragent/toolserver/measure"
 	"xragent/trainer"
 )
 
@@ -33,16 +35,19 @@ type cellFile struct {
 // A manifest names all that a cell's figures rest on, by content: made again by
 // its command, a cell has the same one.
 type manifest struct {
-	Arm       string                       `json:"arm"`
-	Seed      uint64                       `json:"seed"`
-	Reward    string                       `json:"reward"`    // version of the definitions
-	Generator string                       `json:"generator"` // hash of the phantom generator; "" for other data
-	Kernels   string                       `json:"kernels"`   // accumulation order, on which the last bits depend
-	Data      string                       `json:"data"`
-	Stages    map[string]map[string]string `json:"stages"`             // identity of each trained stage
-	Weights   string                       `json:"weights"`            // sha256 of the evaluated weights' file; "" for the untrained
-	Rows      string                       `json:"rows"`               // sha256 of the answers
-	Controls  map[string]string            `json:"controls,omitempty"` // the same, by condition
+	Arm       string `json:"arm"`
+	Seed      uint64 `json:"seed"`
+	Reward    string `json:"reward"`    // version of the definitions
+	Generator string `json:"generator"` // hash of the phantom generator; "" for other data
+	Kernels   string `json:"kernels"`   // accumulation order, on which the last bits depend
+	// Measurements is the version of the numbers and their gate; "" in cells made
+	// before v3.
+	Measurements string                       `json:"measurements,omitempty"`
+	Data         string                       `json:"data"`
+	Stages       map[string]map[string]string `json:"stages"`             // identity of each trained stage
+	Weights      string                       `json:"weights"`            // sha256 of the evaluated weights' file; "" for the untrained
+	Rows         string                       `json:"rows"`               // sha256 of the answers
+	Controls     map[string]string            `json:"controls,omitempty"` // the same, by condition
 }
 
 // makeShared makes a seed's data, corpus and SFT.
@@ -190,7 +195,7 @@ func (l *lab) ended(name, how string) {
 
 // manifest describes a cell that is done.
 func (l *lab) manifest(ctx context.Context, s *session, c study.Cell) (manifest, error) {
-	m := manifest{Arm: c.Arm.Name, Seed: c.Seed, Reward: reward.Version, Generator: l.world.generator, Kernels: simd.Kernels(), Stages: map[string]map[string]string{}}
+	m := manifest{Arm: c.Arm.Name, Seed: c.Seed, Reward: reward.Version, Generator: l.world.generator, Kernels: simd.Kernels(), Measurements: measure.Version, Stages: map[string]map[string]string{}}
 	d, err := s.load(ctx)
 	if err != nil {
 		return m, err
@@ -283,7 +288,7 @@ func (l *lab) outcomes() ([]study.Outcome, error) {
 
 func (l *lab) outcome(c study.Cell, f cellFile) (study.Outcome, error) {
 	m := f.Manifest
-	o := study.Outcome{Arm: c.Arm.Name, Seed: c.Seed, Data: m.Data, Start: m.start(c.Arm), Program: "reward " + m.Reward + ", " + m.Kernels,
+	o := study.Outcome{Arm: c.Arm.Name, Seed: c.Seed, Data: m.Data, Start: m.start(c.Arm), Program: m.program(),
 		Manifest: f.Hash, Command: l.command(c)}
 	text, err := json.Marshal(m)
 	switch {
@@ -315,6 +320,11 @@ func (l *lab) outcome(c study.Cell, f cellFile) (study.Outcome, error) {
 		o.Alarms, err = alarms(filepath.Join(dir, configs.StageGRPO))
 	}
 	return o, err
+}
+
+// program names the definitions and kernels that a cell was made with.
+func (m manifest) program() string {
+	return fmt.Sprintf("reward %s, measurements %s, %s", m.Reward, cmp.Or(m.Measurements, "before v3"), m.Kernels)
 }
 
 // start names the weights that an arm began with: of one that trains nothing

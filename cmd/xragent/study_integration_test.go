@@ -38,7 +38,7 @@ data: {phantom: {train: 40, validation: 8, test: 8}}
 corpus: {samples: 40}
 policy: {embedded: {threads: 1}}
 sft: {max_steps: 20, eval_every: 10, batch_tokens: 2048}
-grpo: {steps: 4, prompts: 2, group_size: 4, checkpoint_every: 1, max_tokens: 64}
+grpo: {steps: 4, prompts: 2, group_size: 4, checkpoint_every: 2, max_tokens: 64}
 reward: {variant: additive}
 tools: {deadline: 5m}
 `

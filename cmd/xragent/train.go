@@ -22,6 +22,7 @@ import (
 	"xragent/rollout/loop"
 	"xragent/rollout/queue"
 	"xragent/toolserver"
+	"xragent/toolserver/measure"
 	"xragent/trainer"
 )
 
@@ -144,7 +145,7 @@ func (s *session) grpoDigests(d *samples, weights string) map[string]string {
 		return blobs.Digest(text)
 	}
 	return map[string]string{"data": d.digest, "weights": weights, "tokenizer": blobs.Digest(s.codec.JSON()),
-		"reward": sum(s.cfg.Reward), "images": s.images.Hash(), "k_max": fmt.Sprint(s.cfg.Loop.KMax)}
+		"reward": sum(s.cfg.Reward), "measurements": measure.Version, "images": s.images.Hash(), "k_max": fmt.Sprint(s.cfg.Loop.KMax)}
 }
 
 // withQueue opens the queue, starts this process's workers, and calls train.

@@ -11,8 +11,8 @@ import (
 // The thresholds. Lengths are shares of the thoracic width or of the image, so
 // that they hold at any resolution.
 const (
-	maxRotation   = 0.030 // clavicles' midpoint from the spine
-	minRibs       = 10.75 // height of the higher lung, in rib spaces
+	maxRotation   = 0.022 // clavicles' midpoint from the spine
+	minRibs       = 10.88 // height of the higher lung, in rib spaces
 	minMargin     = 0.035 // chest wall beside a lung
 	minEdge       = 0.010 // lungs' top and bottom from the film's edge
 	minLungArea   = 0.030 // of the image, each lung

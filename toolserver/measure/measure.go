@@ -21,8 +21,9 @@ import (
 	"xragent/rollout"
 )
 
-// Version is part of cache keys; it is raised when any result changes.
-const Version = "v2"
+// Version is part of cache keys, of a run's identity and of a study's manifests; it
+// is raised when any result changes.
+const Version = "v3"
 
 // Variant names the definitions: the cardiothoracic ratio from the widest
 // horizontal extents of heart and lungs, each wherever it is widest; lung areas
