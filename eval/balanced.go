@@ -13,7 +13,8 @@ import (
 // its posterior distribution"). What does not know the film has Constant, one over
 // the number of a template's answers, whether it always says the same or follows
 // another film; unweighed, the second is below the first wherever answers are not
-// equally frequent.
+// equally frequent. Answers that are right of none of the rows take it below Constant, few rows
+// therefore too.
 type Balanced struct {
 	N        int     `json:"n"`
 	Value    float64 `json:"value"`

@@ -147,7 +147,7 @@ func (c Controls) write(w io.Writer, render func(grid) string) error {
 		grid  grid
 	}{
 		{"Controls, against the same policy as it is; gains and intervals as above.", c.lines()},
-		{"What is had without reading the film, where pixels decide, against constant answers per template:\nthe strongest on these very questions (majority), and the most frequent of the training split (of train). Balanced: the answers of a template weighed alike, where\nwhatever does not know the film comes to what a constant answer has.", c.priors()},
+		{"What is had without reading the film, where pixels decide, against constant answers per template:\nthe strongest on these very questions (majority), and the most frequent of the training split (of train). Balanced: the answers of a template weighed alike, where\nwhatever does not know the film comes to what a constant answer has, less what it gives that is right nowhere.", c.priors()},
 		{"Questions on which tools are called: of those that the baseline gets wrong with tools off, and of those that it gets right.\nRatios: Mantel and Haenszel's over templates and seeds. Rescued: of the first, right with tools; damaged: of the second, wrong with them.", c.routing()},
 		{"Out of distribution: the split that is made unlike training.", c.far()},
 	} {
