@@ -173,7 +173,22 @@ func (g *grpo) checkpoint(ctx context.Context, step int) error {
 	if err := errors.Join(g.ledger.commit(), g.log.sync()); err != nil {
 		return err
 	}
-	return g.store.save(ctx, step, recentAccuracy(g.history), step == g.cfg.Steps, nil)
+	if err := g.store.save(ctx, step, recentAccuracy(g.history), step == g.cfg.Steps, nil); err != nil {
+		return err
+	}
+	return g.forget(ctx)
+}
+
+// forget keeps the queue as large as what came since the last checkpoint. The
+// ledger has all results, so that one that cannot be dropped costs room only.
+func (g *grpo) forget(ctx context.Context) error {
+	if err := g.deps.at.cross("forget"); err != nil {
+		return err
+	}
+	if err := g.deps.Queue.Forget(ctx); err != nil {
+		g.deps.Notice(fmt.Sprintf("grpo: results stay in the queue: %v", err))
+	}
+	return g.deps.at.cross("forgotten")
 }
 
 // restore loads the newest checkpoint, reads the ledger, and says what the

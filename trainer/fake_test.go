@@ -84,6 +84,8 @@ type fakeQueue struct {
 	known    map[rollout.TaskID]bool
 	tasks    []rollout.Task
 	results  []*fakeResult // not acknowledged
+	acked    []rollout.TaskID
+	done     map[rollout.TaskID]rollout.Task
 	session  int
 	accepted map[string]int // acknowledged valid results by step/group/index
 	served   int
@@ -97,7 +99,7 @@ type fakeResult struct {
 }
 
 func newFakeQueue(seed uint64) *fakeQueue {
-	q := &fakeQueue{rng: rand.New(rand.NewPCG(seed, 9)), digests: map[rollout.PolicyVersion]string{}, known: map[rollout.TaskID]bool{}, accepted: map[string]int{}}
+	q := &fakeQueue{rng: rand.New(rand.NewPCG(seed, 9)), digests: map[rollout.PolicyVersion]string{}, known: map[rollout.TaskID]bool{}, done: map[rollout.TaskID]rollout.Task{}, accepted: map[string]int{}}
 	q.changed = sync.NewCond(&q.mu)
 	return q
 }
@@ -133,6 +135,7 @@ func (q *fakeQueue) worker(ctx context.Context, name string) {
 
 func (q *fakeQueue) perform(task rollout.Task, name string) *fakeResult {
 	q.served++
+	q.done[task.ID] = task
 	t := sampleTrajectory(task, q.digests[task.Version])
 	t.Worker, t.Seconds = name, map[string]float64{"turn1": q.rng.Float64()}
 	if q.trouble > 0 {
@@ -222,6 +225,30 @@ func (q *fakeQueue) ack(r *fakeResult) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.results = slices.DeleteFunc(q.results, func(x *fakeResult) bool { return x == r })
+	q.acked = append(q.acked, r.task())
+	return nil
+}
+
+func (r *fakeResult) task() rollout.TaskID {
+	if r.lost != nil {
+		return r.lost.Task
+	}
+	return r.trajectory.Task
+}
+
+// Forget drops what is acknowledged: published once more it would be done once
+// more. Where there is trouble a worker does one of them once more as it is.
+func (q *fakeQueue) Forget(context.Context) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, id := range q.acked {
+		delete(q.known, id)
+		if t, ok := q.done[id]; ok && q.trouble > 0 && q.rng.IntN(4) == 0 {
+			q.tasks = append(q.tasks, t)
+		}
+	}
+	q.acked = nil
+	q.changed.Broadcast()
 	return nil
 }
 

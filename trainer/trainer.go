@@ -47,6 +47,8 @@ type Queue interface {
 	Publish(ctx context.Context, tasks []rollout.Task) error
 	// Next returns the next result, waiting until there is one.
 	Next(ctx context.Context) (Delivery, error)
+	// Forget lets the queue drop the results that are acknowledged.
+	Forget(ctx context.Context) error
 }
 
 // A Delivery is one thing that came back from the queue. Exactly one of

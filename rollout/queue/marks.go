@@ -89,6 +89,13 @@ func (m *marks) ack(seq uint64) {
 	}
 }
 
+// settled is the sequence up to which every result is acknowledged.
+func (m *marks) settled() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.acked
+}
+
 func (m *marks) next() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,6 @@ import (
 
 	"xragent/internal/bus"
 	"xragent/rollout"
-	"xragent/trainer"
 )
 
 // A world is a server that others reach over TCP and that can be restarted,
@@ -325,7 +324,7 @@ func TestCoordinatorWaitsForTheServer(t *testing.T) {
 		"publish": func() error { return w.queue.Publish(t.Context(), tasks(0, 1, 4)) },
 		"open":    func() error { return w.queue.Open(t.Context(), manifest(1)) },
 		"close":   func() error { return w.queue.closeVersion(t.Context(), 9) }, // not there: nothing to close
-		"replay":  func() error { return w.queue.Replay(t.Context(), func(trainer.Delivery) error { return nil }) },
+		"forget":  func() error { return w.queue.Forget(t.Context()) },
 	} {
 		go func() {
 			err := ask()

@@ -135,27 +135,53 @@ func TestResumeLosesAndDoublesNothing(t *testing.T) {
 	b.nothingMore()
 }
 
-func TestReplayReadsEverythingFromTheStart(t *testing.T) {
+// What is acknowledged leaves the stream, of this run only and nothing before
+// it was. A task that a worker does once more afterwards comes again.
+func TestForget(t *testing.T) {
 	b := newBench(t, Options{})
 	b.open(0)
-	if err := b.queue.Replay(t.Context(), func(trainer.Delivery) error { return errors.New("nothing is there") }); err != nil {
-		t.Fatal(err)
-	}
+	b.forgets(0)
 	want := tasks(0, 0, 6)
 	b.publish(want...)
 	b.worker("w1", 2, &engine{})
-	b.collect(want)
-	var got []rollout.TaskID
-	err := b.queue.Replay(t.Context(), func(d trainer.Delivery) error {
-		got = append(got, d.Trajectory.Task)
-		return d.Ack()
-	})
-	if err != nil || len(got) != len(want) {
-		t.Fatalf("replayed %v, err %v, want %d", got, err, len(want))
+	first, second := b.next(), b.next()
+	other, err := b.queue.js.Publish(t.Context(), "xragent.other.traj.0.0.0.0", []byte("another run's"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	stop := errors.New("stop")
-	if err := b.queue.Replay(t.Context(), func(trainer.Delivery) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("err %v, want the callback's", err)
+	b.collect(slices.DeleteFunc(slices.Clone(want), func(x rollout.Task) bool {
+		return x.ID == first.Trajectory.Task || x.ID == second.Trajectory.Task
+	}))
+	b.forgets(7) // the first is not acknowledged, nor is what lies behind it
+	second.Ack()
+	b.forgets(7)
+	first.Ack()
+	b.forgets(1)
+	if m, err := b.queue.traj.GetMsg(t.Context(), other.Sequence); err != nil || string(m.Data) != "another run's" {
+		t.Errorf("another run's result: %v, %v", m, err)
+	}
+	b.publish(want[0])
+	if d := b.next(); d.Trajectory == nil || d.Trajectory.Task != want[0].ID {
+		t.Errorf("done once more: %+v", d)
+	}
+
+	b.queue.Close()
+	b.queue = b.newQueue()
+	if d := b.next(); d.Trajectory.Task != want[0].ID || !d.Redelivered {
+		t.Errorf("after a restart %+v", d)
+	}
+	b.nothingMore()
+}
+
+// forgets makes the queue forget, and the stream hold so many messages.
+func (b *bench) forgets(left uint64) {
+	b.t.Helper()
+	if err := b.queue.Forget(b.t.Context()); err != nil {
+		b.t.Fatal(err)
+	}
+	info, err := b.queue.traj.Info(b.t.Context())
+	if err != nil || info.State.Msgs != left {
+		b.t.Errorf("%d results are left, err %v, want %d", info.State.Msgs, err, left)
 	}
 }
 

@@ -122,34 +122,11 @@ func (q *Queue) delivery(subject string, data []byte) (trainer.Delivery, error) 
 	return trainer.Delivery{Trajectory: r.trajectory, Redelivered: r.deliveries > 1}, nil
 }
 
-// Replay calls do with every result that TRAJ holds now, from the first, acked
-// or not, so that a ledger can be compared with it. Their Ack does nothing.
-func (q *Queue) Replay(ctx context.Context, do func(trainer.Delivery) error) error {
-	stored, err := q.subjects(ctx, q.traj, resultSubjects(q.opts.Run))
-	if err != nil {
-		return fmt.Errorf("replay: %w", err)
-	}
-	if len(stored) == 0 {
-		return nil
-	}
-	iter, err := q.read(ctx, 1)
-	if err != nil {
-		return fmt.Errorf("replay: %w", err)
-	}
-	defer iter.Stop()
-	for range stored { // one message a subject
-		msg, err := iter.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			return fmt.Errorf("replay: %w", err)
-		}
-		d, err := q.delivery(msg.Subject(), msg.Data())
-		if err != nil {
-			continue
-		}
-		d.Ack = func() error { return nil }
-		if err := do(d); err != nil {
-			return err
-		}
-	}
-	return nil
+// Forget removes the results that are acknowledged, which the ledger has. A worker
+// that was given such a task once more stores its result anew; it is delivered
+// again, for the ledger to know, and forgotten the next time.
+func (q *Queue) Forget(ctx context.Context) error {
+	return q.insist(ctx, "remove results", func(ctx context.Context) error {
+		return q.traj.Purge(ctx, jetstream.WithPurgeSubject(resultSubjects(q.opts.Run)), jetstream.WithPurgeSequence(q.marks.settled()+1))
+	})
 }
