@@ -164,8 +164,8 @@ func (v *view) drawRouting() {
 		points = append(points, point{X: calls, Y: 100 * acc.Value, Y0: 100 * acc.Low, Y1: 100 * acc.High, Size: 5, Colour: c,
 			Title: fmt.Sprintf("%s: %.2f calls, %s", name, calls, interval(acc))})
 	}
-	if len(v.Lines) > 0 {
-		add(v.Policy, v.Lines[0].Strict, v.Lines[0].Calls)
+	if as := v.AsIs.Lines; len(as) > 0 { // on the questions that the controls were asked
+		add(v.Policy, as[0].Strict, as[0].Calls)
 	}
 	for _, c := range v.Routes {
 		add(words(c.Condition), c.Accuracy, c.Calls)

@@ -93,6 +93,15 @@ func TestPageLoadsNothing(t *testing.T) {
 	}
 }
 
+// Beside controls that were asked of some questions stands the policy on those.
+func TestFrontierIsOfTheQuestionsOfTheControls(t *testing.T) {
+	r := full(t, "side")
+	r.AsIs.Lines[0].Strict, r.AsIs.Lines[0].Calls = eval.Wilson(3, 7), 1.25
+	if html := write(t, r); !strings.Contains(html, "grpo: 1.25 calls, 42.9") {
+		t.Errorf("the policy is not drawn as on the controls' questions:\n%s", regexp.MustCompile(`grpo: [0-9.]+ calls, [^<]*`).FindString(html))
+	}
+}
+
 func TestPageIsTheSameForTheSameReport(t *testing.T) {
 	r := full(t, "side")
 	if write(t, r) != write(t, r) {
