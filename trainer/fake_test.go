@@ -252,7 +252,7 @@ func (q *fakeQueue) Forget(context.Context) error {
 	return nil
 }
 
-type fakeBlobs struct{ mu sync.Mutex }
+type fakeBlobs struct{}
 
 func (b *fakeBlobs) Put(_ context.Context, data []byte) (string, error) {
 	sum := sha256.Sum256(data)
